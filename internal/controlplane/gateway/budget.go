@@ -136,7 +136,7 @@ func itemsOf(state *routing.State, owner func(host string) string) []item {
 		}
 	}
 	for name, route := range state.Routes {
-		items = append(items, item{kind: "route", name: name, namespace: namespaceOfRoute(route), rank: routeRank, size: sizeOfRoute(route, attached[name]), route: route})
+		items = append(items, item{kind: "route", name: name, namespace: route.Namespace(), rank: routeRank, size: sizeOfRoute(route, attached[name]), route: route})
 	}
 	return items
 }
@@ -161,17 +161,10 @@ func namespaceOfListener(state *routing.State, listener *routing.Listener, owner
 	}
 	for _, name := range listener.Routes {
 		if route := state.Routes[name]; route != nil {
-			return namespaceOfRoute(route)
+			return route.Namespace()
 		}
 	}
 	return cmp.Or(owner(listener.Hostname), namespace)
-}
-
-// namespaceOfRoute returns whose route it is, by its name: KIND/NAMESPACE/NAME.
-func namespaceOfRoute(route *routing.Route) string {
-	_, rest, _ := strings.Cut(route.Name, "/")
-	namespace, _, _ := strings.Cut(rest, "/")
-	return namespace
 }
 
 // namespaceOfCertificate returns whose certificate it is, by its name: NAMESPACE/NAME, or

@@ -1,11 +1,11 @@
 package gateway
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"reflect"
 	"slices"
-	"strings"
 
 	"github.com/kedge-dev/kedge/internal/base/routing"
 )
@@ -51,7 +51,9 @@ func sound(state, before *routing.State, owner func(host string) string) (*routi
 	}
 	made, tooMuch := fit(made, owner)
 	refusals = append(refusals, tooMuch...)
-	slices.SortFunc(refusals, func(a, b refusal) int { return strings.Compare(a.String(), b.String()) })
+	slices.SortFunc(refusals, func(a, b refusal) int {
+		return cmp.Or(cmp.Compare(a.kind, b.kind), cmp.Compare(a.name, b.name), cmp.Compare(a.why, b.why))
+	})
 	return made, refusals
 }
 

@@ -29,6 +29,7 @@ package ingress
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -230,18 +231,20 @@ func (c *compiler) front() {
 		return front.Listener{Listener: of, Namespace: namespace}
 	}
 	plain := front.Port{Number: front.PlainPort, Transport: routing.TCP}
-	for _, namespace := range c.tenants() {
+	routes := c.plainRoutes()
+	for _, namespace := range slices.Sorted(maps.Keys(routes)) {
 		plain.Listeners = append(plain.Listeners, listener(namespace, routing.Listener{
-			Name: name + "/http", Protocol: routing.HTTP, Routes: c.plainRoutes(namespace),
+			Name: name + "/http", Protocol: routing.HTTP, Routes: routes[namespace],
 		}))
 	}
 	shared := front.Front{Name: front.Shared, Ports: []front.Port{plain}}
 	var secure []front.Listener
+	below := c.routesBelow()
 	for _, host := range c.hosts {
 		if len(host.certificates) > 0 {
 			secure = append(secure, listener(host.namespace, routing.Listener{
 				Name: name + "/https", Protocol: routing.HTTPS, Hostname: host.host,
-				Certificates: host.certificates, Routes: c.routesOf(host.tenantHost),
+				Certificates: host.certificates, Routes: c.routesOf(host.tenantHost, below),
 			}))
 		}
 	}
@@ -251,17 +254,4 @@ func (c *compiler) front() {
 			front.Port{Number: front.SecurePort, Transport: routing.UDP, HTTP3: true, Listeners: slices.Clone(secure)})
 	}
 	c.out.Fronts = []front.Front{shared}
-}
-
-// tenants returns the namespaces with Ingresses, sorted. If hosts belong to nobody, it returns
-// one that is empty.
-func (c *compiler) tenants() []string {
-	var found []string
-	for _, e := range c.entries {
-		if tenant := c.tenant(e); !slices.Contains(found, tenant) {
-			found = append(found, tenant)
-		}
-	}
-	slices.Sort(found)
-	return found
 }

@@ -7,6 +7,7 @@ import (
 	netv1 "k8s.io/api/networking/v1"
 
 	"github.com/kedge-dev/kedge/internal/base/routing"
+	"github.com/kedge-dev/kedge/internal/controlplane/gateway/hosts"
 )
 
 // claim is a path of a host, which one Ingress has.
@@ -154,35 +155,45 @@ func redirected(rules []routing.Rule) []routing.Rule {
 	return all
 }
 
-// plainRoutes returns the names of the routes of HTTP of a namespace.
-func (c *compiler) plainRoutes(namespace string) []string {
-	var names []string
+// plainRoutes returns the names of the routes of HTTP of each namespace with Ingresses. If hosts
+// belong to nobody, the only namespace is empty.
+func (c *compiler) plainRoutes() map[string][]string {
+	names := map[string][]string{}
+	for _, e := range c.entries {
+		names[c.tenant(e)] = nil
+	}
 	for at, of := range c.plainByHost {
-		if at.namespace == namespace {
-			names = append(names, of...)
+		names[at.namespace] = append(names[at.namespace], of...)
+	}
+	for _, of := range names {
+		slices.Sort(of)
+	}
+	return names
+}
+
+// routesBelow returns the names of the routes of HTTPS below each wildcard of a namespace, and below
+// "", which stands for all. So nothing looks at all hosts for each wildcard.
+func (c *compiler) routesBelow() map[tenantHost][]string {
+	below := map[tenantHost][]string{}
+	for at, of := range c.byHost {
+		for wider := range hosts.Wider(at.host) {
+			if wide := (tenantHost{at.namespace, wider}); c.secured[wide] != nil {
+				below[wide] = append(below[wide], of...)
+			}
 		}
 	}
-	slices.Sort(names)
-	return names
+	return below
 }
 
 // routesOf returns the names of the routes that requests to a host of HTTPS may match, all of
 // one namespace. The host may be a wildcard or "", which stands for all.
-func (c *compiler) routesOf(at tenantHost) []string {
-	var names []string
-	host := at.host
-	if host == "" || isWildcard(host) {
-		for other, of := range c.byHost {
-			if other.namespace == at.namespace &&
-				(host == "" || other.host == "" || other.host == host || strings.HasSuffix(other.host, host[1:])) {
-				names = append(names, of...)
-			}
-		}
-	} else {
-		names = slices.Concat(c.byHost[at], c.byHost[tenantHost{at.namespace, ""}])
-		if _, parent, found := strings.Cut(host, "."); found {
-			names = append(names, c.byHost[tenantHost{at.namespace, "*." + parent}]...)
-		}
+func (c *compiler) routesOf(at tenantHost, below map[tenantHost][]string) []string {
+	names := slices.Concat(c.byHost[at], below[at])
+	if at.host != "" {
+		names = append(names, c.byHost[tenantHost{at.namespace, ""}]...)
+	}
+	if _, parent, found := strings.Cut(at.host, "."); found && !isWildcard(at.host) {
+		names = append(names, c.byHost[tenantHost{at.namespace, "*." + parent}]...)
 	}
 	slices.Sort(names)
 	return names

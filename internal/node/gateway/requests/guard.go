@@ -58,9 +58,10 @@ func (l *listener) guards(host hosts.Name) bool {
 	return false
 }
 
-// note remembers the rights of a match.
+// note remembers the rights of a match. Two that differ are enough for guards: a host may have
+// thousands of lists of users.
 func (r *rules) note(own rights) {
-	if !slices.Contains(r.rights, own) {
+	if len(r.rights) < 2 && !slices.Contains(r.rights, own) {
 		r.rights = append(r.rights, own)
 	}
 }

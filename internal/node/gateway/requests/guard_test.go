@@ -79,3 +79,15 @@ func TestGuard(t *testing.T) {
 		t.Errorf("the redirect leads to %q", got.Header.Get("Location"))
 	}
 }
+
+// TestRightsOfHost has a host with many lists of users. Its rules remember two, which is enough to
+// know that rights differ, whatever comes after.
+func TestRightsOfHost(t *testing.T) {
+	var r rules
+	for _, users := range []string{"a", "a", "b", "c", "a"} {
+		r.note(rights{password: true, users: users})
+	}
+	if len(r.rights) != 2 || r.rights[0] == r.rights[1] {
+		t.Errorf("the rules remember %v", r.rights)
+	}
+}

@@ -172,7 +172,7 @@ type rules struct {
 	prefixes    map[string][]*match
 	methods     []*match
 	everything  []*match
-	// rights are those of the matches, each once.
+	// rights are those of the matches, each once, and two at most.
 	rights []rights
 	// longest is the length of the longest prefix.
 	longest int
