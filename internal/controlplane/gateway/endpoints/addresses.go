@@ -52,7 +52,7 @@ func (r refusal) mend(slice *discoveryv1.EndpointSlice, address netip.Addr) stri
 func (f *Finder) refuse(slice *discoveryv1.EndpointSlice, endpoint *discoveryv1.Endpoint, address netip.Addr) refusal {
 	switch {
 	case !routing.MayBeBackend(address):
-		return refusal{why: "the address is no other host's, or a cloud gives nodes their credentials there", never: true}
+		return refusal{why: "the address is one of loopback, of the link, of multicast, or one at which a cloud gives nodes their credentials", never: true}
 	case contains(f.Services, address):
 		return refusal{why: "the address is in the range of Services", never: true}
 	}

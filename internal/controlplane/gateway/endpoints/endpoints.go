@@ -1,8 +1,8 @@
 // Package endpoints finds the endpoints behind a port of a Service, and decides which of them gateways
 // may connect to. The packages compile and ingress use it by package gateway.
 //
-// Who may write EndpointSlices chooses their addresses, but the gateway of each node connects to them,
-// from the network of its node. So an endpoint counts only if its author could reach it himself:
+// The author of an EndpointSlice chooses its addresses, and the gateway of each node connects to them from
+// the network of its node. So an endpoint counts only if its author could reach it himself:
 //
 //   - It is a pod of the Service's namespace, and the address is the pod's (pods.go).
 //   - Or an administrator has allowed its range by a setting (addresses.go).

@@ -9,7 +9,7 @@ import (
 
 // Merge joins two lists of fronts. Fronts of the same name become one, with the listeners of
 // a before those of b. Listeners of both can share each port: Ingresses have only 80 and 443,
-// which Gateways use in the same way (SharedPorts). Merge changes neither a nor b.
+// which Gateways use in the same way (PlainPort, SecurePort). Merge changes neither a nor b.
 func Merge(a, b []Front) []Front {
 	merged := make([]Front, 0, len(a)+len(b))
 	places := map[types.NamespacedName]int{}

@@ -66,8 +66,8 @@ type Users struct {
 	known map[[sha256.Size]byte]struct{}
 }
 
-// Parse returns the users of a list that a namespace has under a name. Users with a hash of an unknown kind are left out: nobody
-// can be them. Of two lines with the same name, the first one counts.
+// Parse returns the users of a list that a namespace has under a name. Users with a hash of an unknown
+// kind are left out: no password is theirs. Of two lines with the same name, the first one counts.
 func (c *Checker) Parse(namespace, name, list string) *Users {
 	u := &Users{checker: c, namespace: namespace, name: name, hashes: map[string]string{}, known: map[[sha256.Size]byte]struct{}{}}
 	for line := range strings.Lines(list) {
@@ -103,9 +103,9 @@ func supported(hash string) bool {
 	return false
 }
 
-// Check tells whether a user has a password. The client is who asks, such as an address: clients
-// take turns. It returns ErrBusy if it gets no turn in time, and the error of ctx if that ends
-// before.
+// Check tells whether a user has a password. client says who asks, such as an address: checks of
+// different clients take turns. Check returns ErrBusy if it gets no turn in time, and the error of ctx
+// if that ends before.
 func (u *Users) Check(ctx context.Context, client, name, password string) (bool, error) {
 	hash, exists := u.hashes[name]
 	if !exists {
