@@ -41,7 +41,7 @@ func (f fault) and(other fault) fault {
 	if !f.is() {
 		return other
 	}
-	if other.is() {
+	if other.is() && !strings.Contains(f.message, other.message) {
 		f.message += "; " + other.message
 	}
 	return f

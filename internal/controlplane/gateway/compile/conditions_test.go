@@ -72,3 +72,11 @@ status:
 		t.Errorf("the condition of the listener is %+v", accepted)
 	}
 }
+
+// TestFaultsOfTwoListeners has a host that is refused on two listeners for one reason, which is told once.
+func TestFaultsOfTwoListeners(t *testing.T) {
+	first, second := fault{"A", "the host x belongs to b"}, fault{"A", "the host y belongs to b"}
+	if got := first.and(second).and(first).and(second); got.message != first.message+"; "+second.message {
+		t.Errorf("got %q", got.message)
+	}
+}
