@@ -66,7 +66,8 @@ func (r *Run) Claims() []hosts.Claim {
 	return claims
 }
 
-// claimsOf returns the hosts that a route wants on listeners.
+// claimsOf returns the hosts that a route wants on listeners. If it wants a host on many listeners of
+// one namespace, the oldest claim is enough.
 func (c *compiler) claimsOf(r *route, byParent map[parent][]*listener) (claims []hosts.Claim) {
 	if r.badHostname().is() {
 		return nil
@@ -75,13 +76,24 @@ func (c *compiler) claimsOf(r *route, byParent map[parent][]*listener) (claims [
 	if !is {
 		return nil
 	}
+	type tenantHost struct{ namespace, host string }
+	oldest := map[tenantHost]int{}
 	for i := range r.parents {
 		ref := &r.parents[i]
 		found, _ := c.candidates(r, ref, byParent[parentOf(ref, r.object.GetNamespace())])
 		for _, l := range found {
 			for _, hostname := range r.effective(l) {
-				if hostname == "" || hostname != l.hostname {
-					claims = append(claims, l.claim(hostname, string(r.kind), object))
+				if hostname != "" && hostname == l.hostname {
+					continue
+				}
+				claim := l.claim(hostname, string(r.kind), object)
+				at, known := oldest[tenantHost{claim.Namespace, hostname}]
+				switch {
+				case !known:
+					oldest[tenantHost{claim.Namespace, hostname}] = len(claims)
+					claims = append(claims, claim)
+				case claim.Since.Before(claims[at].Since):
+					claims[at] = claim
 				}
 			}
 		}

@@ -2,6 +2,7 @@ package compile
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -232,5 +233,28 @@ spec: {parentRefs: [{name: g}], hostnames: [bank.example]}`)
 	owners := hosts.Decide(Begin(&w.in).Claims(), nil)
 	if !owners.Admits("bank", "bank.example") || owners.Admits("thief", "bank.example") {
 		t.Error("an old Gateway makes its new routes old")
+	}
+}
+
+// TestClaimsOfManyListeners has a route that wants its hosts on each listener of two Gateways. There is one
+// claim for each host, as old as the older Gateway.
+func TestClaimsOfManyListeners(t *testing.T) {
+	var listeners []string
+	for i := range 60 {
+		listeners = append(listeners, fmt.Sprintf("{name: l%d, port: 80, protocol: HTTP, hostname: '*.h%[1]d.example'}, {name: s%[1]d, port: 443, protocol: HTTPS, tls: {certificateRefs: [{name: certificate}]}, hostname: '*.h%[1]d.example'}", i))
+	}
+	gateway := "kind: Gateway\nmetadata: {name: %s}\nspec: {gatewayClassName: kedge, listeners: [{name: web, port: 80, protocol: HTTP}, %s]}\n---\n"
+	w := newWorld(t, fmt.Sprintf(gateway, "a", strings.Join(listeners, ", "))+fmt.Sprintf(gateway, "b", strings.Join(listeners, ", "))+`
+kind: HTTPRoute
+metadata: {name: r}
+spec: {parentRefs: [{name: a}, {name: b}], hostnames: [x.h1.example, y.h1.example]}`)
+	count := map[string]int{}
+	for _, claim := range Begin(&w.in).Claims() {
+		if claim.Kind == "HTTPRoute" {
+			count[claim.Host]++
+		}
+	}
+	if want := map[string]int{"x.h1.example": 1, "y.h1.example": 1}; !maps.Equal(count, want) {
+		t.Errorf("the route claims %v, want %v", count, want)
 	}
 }

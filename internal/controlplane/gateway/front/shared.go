@@ -96,7 +96,13 @@ type sharedPort struct {
 	// listener.
 	tenants byHost
 	fitting map[*Listener]byHost
+	// names counts, by namespace, the names of routes in the listeners that were added.
+	names map[string]int
 }
+
+// maxNames is how many names of routes the listeners may have in all that are added for one namespace. A
+// namespace with more is far above its share of what nodes get, which then refuses its newest routes.
+const maxNames = 500_000
 
 // tenantHost is a host name of a listener, with the namespace.
 type tenantHost struct{ namespace, host string }
@@ -104,7 +110,7 @@ type tenantHost struct{ namespace, host string }
 func newSharedPort(listeners []Listener, routes map[string]*routing.Route, owners *hosts.Owners) *sharedPort {
 	p := &sharedPort{
 		owners: owners, routes: routes, own: map[tenantHost][]*Listener{}, all: map[string][]*Listener{},
-		order: map[string]int{}, tenants: newByHost(), fitting: map[*Listener]byHost{},
+		order: map[string]int{}, tenants: newByHost(), fitting: map[*Listener]byHost{}, names: map[string]int{},
 	}
 	for i := range listeners {
 		l := &listeners[i]
@@ -149,7 +155,11 @@ func (p *sharedPort) narrow(l *Listener, name string) Listener {
 		p.fitting[l] = fitting
 	}
 	made := *l
-	made.Hostname, made.Routes = name, fitting.fitting(name)
+	made.Hostname, made.Routes = name, nil
+	if p.names[l.Namespace] < maxNames {
+		made.Routes = fitting.fitting(name)
+		p.names[l.Namespace] += len(made.Routes)
+	}
 	return made
 }
 

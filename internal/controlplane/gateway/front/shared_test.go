@@ -200,3 +200,29 @@ func BenchmarkPartition(b *testing.B) {
 		Partition(fronts, routes, owners)
 	}
 }
+
+// TestManyRoutesForAllHosts has a namespace with many hosts, and many routes for all hosts: the listeners
+// of its hosts have a bounded number of names.
+func TestManyRoutesForAllHosts(t *testing.T) {
+	routes := map[string]*routing.Route{}
+	for i := range 1000 {
+		routes[fmt.Sprint("r", i)] = &routing.Route{}
+	}
+	object := &netv1.Ingress{ObjectMeta: metav1.ObjectMeta{Namespace: "tenant", Name: "web"}}
+	var claims []hosts.Claim
+	for i := range 2 * maxNames / len(routes) {
+		claims = append(claims, hosts.Claim{Host: fmt.Sprintf("h%d.example", i), Namespace: "tenant", Kind: "Ingress", Object: object})
+	}
+	listeners := []Listener{
+		{routing.Listener{Name: "tenant", Protocol: routing.HTTP, Routes: slices.Collect(maps.Keys(routes))}, "tenant"},
+		{routing.Listener{Name: "blog", Protocol: routing.HTTP}, "blog"},
+	}
+	fronts := []Front{{Name: Shared, Ports: []Port{{Number: 80, Transport: routing.TCP, Listeners: listeners}}}}
+	names := 0
+	for _, l := range Partition(fronts, routes, hosts.Decide(claims, nil))[0].Ports[0].Listeners {
+		names += len(l.Routes)
+	}
+	if names < maxNames || names > maxNames+2*len(routes) {
+		t.Errorf("the listeners have %d names of routes, want about %d", names, maxNames)
+	}
+}

@@ -8,8 +8,8 @@
 //   - The oldest claim wins. A namespace that has a host keeps it as long as it claims it (Record),
 //     so that nobody takes a host by changing an object that is older.
 //   - A wildcard covers the names below it. An exact name that is older stays its owner's. The
-//     empty name, which stands for all hosts, and wildcards such as *.com cover nothing else:
-//     otherwise one tenant could keep all others from every new name.
+//     empty name, which stands for all hosts, and wildcards such as *.com and *.co.uk cover nothing
+//     else: otherwise one tenant could keep all others from every new name.
 //   - The owner may let other namespaces in (gateways.AllowAnnotation). An administrator may give a host
 //     to a namespace (gateways.HostsAnnotation). The namespace that had it before then loses it.
 package hosts
@@ -22,6 +22,7 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/net/publicsuffix"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/sets"
@@ -202,9 +203,12 @@ func (o *Owners) find(host string) *entry {
 	return nil
 }
 
-// covers tells whether a wildcard keeps other namespaces from the names below it.
+// covers tells whether a wildcard keeps other namespaces from the names below it. It does not if anybody
+// can register such a name.
 func covers(wildcard string) bool {
-	return strings.Contains(strings.TrimPrefix(wildcard, "*."), ".")
+	parent := strings.TrimPrefix(wildcard, "*.")
+	suffix, _ := publicsuffix.PublicSuffix(parent)
+	return parent != suffix
 }
 
 // Owner returns the namespace that has a host. The name is empty if nobody has it, or if hosts belong
@@ -297,8 +301,12 @@ func (c *Conflict) allow() string {
 	if c.Owner.assigned || c.Owner.Object.GetNamespace() != c.Owner.Namespace {
 		return ""
 	}
-	return fmt.Sprintf("kubectl annotate --namespace %s %s %s %s=%s",
-		c.Owner.Namespace, strings.ToLower(c.Owner.Kind), c.Owner.Object.GetName(), gateways.AllowAnnotation, c.Claim.Namespace)
+	annotate, allowed := "annotate", c.Claim.Namespace
+	if list := c.Owner.Object.GetAnnotations()[gateways.AllowAnnotation]; list != "" {
+		annotate, allowed = "annotate --overwrite", strings.Join(append(split(list), allowed), ",")
+	}
+	return fmt.Sprintf("kubectl %s --namespace %s %s %s %s=%s",
+		annotate, c.Owner.Namespace, strings.ToLower(c.Owner.Kind), c.Owner.Object.GetName(), gateways.AllowAnnotation, allowed)
 }
 
 // Winner says to the owner of a host that another namespace wants it. It names neither the other

@@ -57,6 +57,7 @@ func TestDecide(t *testing.T) {
 		"an older narrow wildcard":      {claims: claims("b *.y.x.test", "a *.x.test", "b z.y.x.test"), may: []string{"b z.y.x.test"}, mayNot: []string{"a q.y.x.test"}},
 		"all hosts cover nothing":       {claims: claims("a -", "b x.test"), may: []string{"a -", "b x.test"}, mayNot: []string{"b -"}},
 		"a top-level wildcard as well":  {claims: claims("a *.test", "b x.test"), may: []string{"a *.test", "b x.test"}, mayNot: []string{"b *.test"}},
+		"a wildcard of a registry":      {claims: claims("a *.co.uk", "b x.co.uk", "a *.duckdns.org", "b x.duckdns.org"), may: []string{"a *.co.uk", "b x.co.uk", "b x.duckdns.org"}, mayNot: []string{"b *.co.uk"}},
 		"two for all hosts":             {claims: claims("a -", "b -"), may: []string{"a -"}, mayNot: []string{"b -"}, conflicts: 1},
 		"the owner allows":              {claims: claims("a x.test allow=c,b", "b x.test", "d x.test"), may: []string{"b x.test", "c x.test"}, mayNot: []string{"d x.test"}, conflicts: 1},
 		"another object of the owner":   {claims: claims("a x.test", "b x.test", "a x.test allow=b"), may: []string{"b x.test"}},
@@ -106,6 +107,10 @@ func TestMessages(t *testing.T) {
 		if !strings.Contains(conflict.Winner(), want) {
 			t.Errorf("%q lacks %q", conflict.Winner(), want)
 		}
+	}
+	more := Decide(claims("a x.test allow=c", "b x.test"), nil).Conflicts()[0]
+	if text, want := more.Winner(), "kubectl annotate --overwrite --namespace a ingress i0 gateway.kedge.dev/allow-namespaces=c,b"; !strings.Contains(text, want) {
+		t.Errorf("an owner who lets others in: %q lacks %q", text, want)
 	}
 	given := Decide(append(claims("a x.test"), assigned("b", "x.test")...), nil).Conflicts()[0]
 	if text := given.Loser(); !given.IsAssigned() || !strings.Contains(text, "an administrator has given it") {

@@ -40,8 +40,8 @@ func connectionsFor(memory, files uint64) int {
 // full counts that something was refused because there are too many, and warns.
 func (s *Sockets) full(socket string) {
 	s.metrics.refused.WithLabelValues(socket).Inc()
-	s.notice("The gateway refuses connections or requests of %s: it has %d connections and %d requests at this moment. It takes at most %d of each, and %d of one client",
-		socket, s.connections.count(), s.requests.count(), s.cfg.MaxConnections, s.cfg.MaxPerClient)
+	s.notice("The gateway refuses connections or requests of %s: it has %d connections and %d requests at this moment. It takes at most %d of each, %d of one client, and %d streams of TLS, TCP and UDP to the backends of one namespace",
+		socket, s.connections.count(), s.requests.count(), s.cfg.MaxConnections, s.cfg.MaxPerClient, s.streams.each)
 }
 
 // crowded tells whether there soon is no room for more connections.

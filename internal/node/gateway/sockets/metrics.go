@@ -23,7 +23,7 @@ func newMetrics(registerer prometheus.Registerer) *metrics {
 		}, labels),
 		refused: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "kedge_gateway_refused_total",
-			Help: "Connections, sessions of UDP and requests that were refused because there were too many, in all or of one client, by the socket of the gateway.",
+			Help: "Connections, sessions of UDP and requests that were refused because there were too many, in all, of one client, or to the backends of one namespace, by the socket of the gateway.",
 		}, labels),
 		failures: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "kedge_gateway_tls_handshake_errors_total",

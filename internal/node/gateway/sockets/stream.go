@@ -109,7 +109,6 @@ func (s *Sockets) dial(ctx context.Context, split *routing.Split, ended bool) (*
 	}
 	namespace := namespaceOf(backend)
 	if !s.streams.take(namespace) {
-		s.full(backend.Name)
 		return nil, fmt.Errorf("connect to backend: %w", errCrowded)
 	}
 	err := errNoBackend
@@ -165,6 +164,9 @@ func (t *tcpSocket) copyStream(c *conn, secure *tls.Conn, split *routing.Split, 
 		client = secure
 	}
 	backend, err := t.dial(t.ctx, split, secure != nil)
+	if errors.Is(err, errCrowded) {
+		t.full(t.settings.Load().name)
+	}
 	if err != nil {
 		t.log.Debugf("Close the connection of %s to %s: %v", c.RemoteAddr(), t.settings.Load().name, err)
 		return
