@@ -30,6 +30,8 @@ type compiled struct {
 	// owners knows which namespace has which host of the shared front. It is nil if hosts
 	// belong to no namespace.
 	owners *hosts.Owners
+	// wrongHosts are what administrators have written that are no names of hosts.
+	wrongHosts []hosts.Claim
 	// fronts are those of both. They also answer challenges.
 	fronts []front.Front
 	state  *routing.State
@@ -65,8 +67,8 @@ func (s *sources) once() *compiled {
 	begun := time.Now()
 	lookup := s.lookup()
 	gateways, ingresses := compile.Begin(s.gatewayInput(lookup)), s.beginIngresses(lookup)
-	owners := s.owners(slices.Concat(gateways.Claims(), ingresses.Claims()), lookup)
-	now := &compiled{gateways: gateways.Finish(owners), ingresses: ingresses.Finish(owners), owners: owners}
+	owners, wrong := s.owners(slices.Concat(gateways.Claims(), ingresses.Claims()), lookup)
+	now := &compiled{gateways: gateways.Finish(owners), ingresses: ingresses.Finish(owners), owners: owners, wrongHosts: wrong}
 	now.asks, now.secret = now.asksForCertificates(), lookup.secret
 	now.pods = lookup.endpoints.Pods
 	s.certificates.Sweep()

@@ -26,13 +26,18 @@ import (
 // servers have a cache of Secrets anyway.
 var hostsName = types.NamespacedName{Namespace: "kube-system", Name: "kedge-gateway-hosts"}
 
-// reasonWanted is the reason of Events that tell the owner of a host who wants it, too.
-const reasonWanted = "HostWanted"
+const (
+	// reasonWanted is the reason of Events that tell the owner of a host who wants it, too.
+	reasonWanted = "HostWanted"
+	// reasonNoHost is the reason of Events that tell an administrator what is no host name.
+	reasonNoHost = "NoHostName"
+)
 
-// owners decides which namespace has which host.
-func (s *sources) owners(claims []hosts.Claim, l *lookup) *hosts.Owners {
+// owners decides which namespace has which host. wrong are what administrators have written that are no
+// names of hosts.
+func (s *sources) owners(claims []hosts.Claim, l *lookup) (owners *hosts.Owners, wrong []hosts.Claim) {
 	if s.cfg.ShareHosts {
-		return nil
+		return nil, nil
 	}
 	var record hosts.Record
 	if s.objects != nil {
@@ -43,10 +48,12 @@ func (s *sources) owners(claims []hosts.Claim, l *lookup) *hosts.Owners {
 				assigned = append(assigned, namespace)
 			}
 		}
-		claims = append(claims, hosts.Assigned(assigned)...)
+		var given []hosts.Claim
+		given, wrong = hosts.Assigned(assigned)
+		claims = append(claims, given...)
 		record = recordOf(l.secret(hostsName.Namespace, hostsName.Name))
 	}
-	return hosts.Decide(claims, record)
+	return hosts.Decide(claims, record), wrong
 }
 
 // recordOf reads the Secret hostsName, which may be nil.
@@ -62,10 +69,15 @@ func isSameNamespace(before, now *corev1.Namespace) bool {
 	return labels.Equals(before.Labels, now.Labels) && before.Annotations[gateways.HostsAnnotation] == now.Annotations[gateways.HostsAnnotation]
 }
 
-// hostFaults returns what owners of hosts, and routes that want them, are told. Statuses of
-// Gateways and faults of Ingresses say the rest.
+// hostFaults returns what owners of hosts, routes that want them, and administrators are told. Statuses
+// of Gateways and faults of Ingresses say the rest.
 func (c *compiled) hostFaults() []fault {
 	var faults []fault
+	for _, claim := range c.wrongHosts {
+		faults = append(faults, fault{claim.Object, reasonNoHost, fmt.Sprintf(
+			"%q in the annotation %s is no host name, and is ignored. Write names such as www.example.com or *.example.com, separated by commas",
+			claim.Host, gateways.HostsAnnotation)})
+	}
 	for _, conflict := range c.owners.Conflicts() {
 		switch conflict.Claim.Object.(type) {
 		case *netv1.Ingress, *gwv1.Gateway, *gwv1.ListenerSet, *corev1.Namespace:

@@ -81,10 +81,13 @@ func TestOwners(t *testing.T) {
 		}
 
 		// An administrator decides otherwise.
-		w.apply(strings.Replace(anotherTenant, "name: thief}", "name: thief, annotations: {gateway.kedge.dev/hosts: shop.example}}", 1))
+		w.apply(strings.Replace(anotherTenant, "name: thief}", "name: thief, annotations: {gateway.kedge.dev/hosts: \"shop.example, *\"}}", 1))
 		w.settle()
 		if got := w.condition(httpRouteResource, "thief", "r", "Accepted"); got != "True/Accepted" {
 			t.Errorf("the route of the new owner has Accepted=%s", got)
+		}
+		if got, want := w.events(), "NoHostName Namespace /thief ×1"; !slices.Contains(got, want) {
+			t.Errorf("there is no Event %q: %q", want, got)
 		}
 	})
 }

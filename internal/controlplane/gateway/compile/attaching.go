@@ -8,6 +8,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	gwv1 "sigs.k8s.io/gateway-api/apis/v1"
+
+	"github.com/kedge-dev/kedge/internal/controlplane/gateway/hosts"
 )
 
 // attaching goes through the routes, older ones first, and attaches them to listeners.
@@ -201,7 +203,7 @@ func (r *route) effective(l *listener) []string {
 // names, unless somebody has changed the definition of the kind.
 func (r *route) badHostname() fault {
 	for _, hostname := range r.hostnames {
-		if !isHostname(string(hostname)) {
+		if !hosts.Valid(string(hostname)) {
 			return unsupported("%q is not a host name: use lower-case letters, digits, \"-\" and \".\", at most %d of them",
 				hostname, validation.DNS1123SubdomainMaxLength)
 		}

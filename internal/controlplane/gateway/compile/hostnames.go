@@ -4,15 +4,8 @@ import (
 	"cmp"
 	"strings"
 
-	"k8s.io/apimachinery/pkg/util/validation"
-
 	"github.com/kedge-dev/kedge/internal/controlplane/gateway/hosts"
 )
-
-// isHostname tells whether a text can be a host name, perhaps with the wildcard "*." in front.
-func isHostname(text string) bool {
-	return len(text) <= validation.DNS1123SubdomainMaxLength && len(validation.IsDNS1123Subdomain(strings.TrimPrefix(text, "*."))) == 0
-}
 
 // intersection returns the host names that fit both a and b. Each is exact, or has the wildcard
 // "*." in front, or is empty for all names. A wildcard stands for one label or several.

@@ -13,6 +13,7 @@ import (
 
 	"github.com/kedge-dev/kedge/internal/base/routing"
 	"github.com/kedge-dev/kedge/internal/controlplane/gateway/acme"
+	"github.com/kedge-dev/kedge/internal/controlplane/gateway/hosts"
 )
 
 // kindsOf returns the kinds of routes that a protocol can have, or nil if kedge does not
@@ -67,7 +68,7 @@ func (c *compiler) newListener(g *gateway, set *gwv1.ListenerSet, spec *gwv1.Lis
 	if l.shared {
 		l.accepted = l.accepted.and(c.refusedPort(l))
 	}
-	if l.hostname != "" && !isHostname(l.hostname) {
+	if l.hostname != "" && !hosts.Valid(l.hostname) {
 		l.accepted = l.accepted.and(faultOf(gwv1.ListenerReasonUnsupportedValue, "%q is not a host name", l.hostname))
 	}
 	l.allow(spec.AllowedRoutes, possible)

@@ -26,6 +26,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/kedge-dev/kedge/internal/base/gateways"
 )
@@ -86,18 +87,28 @@ type Owners struct {
 	conflicts []Conflict
 }
 
-// Assigned returns the claims that an administrator has made for namespaces.
-func Assigned(namespaces []Object) []Claim {
-	var claims []Claim
+// Assigned returns the claims that an administrator has made for namespaces. Of wrong, the hosts are no
+// names of hosts.
+func Assigned(namespaces []Object) (claims, wrong []Claim) {
 	for _, namespace := range namespaces {
 		for _, host := range split(namespace.GetAnnotations()[gateways.HostsAnnotation]) {
-			claims = append(claims, Claim{
+			claim := Claim{
 				Host: strings.ToLower(host), Namespace: namespace.GetName(), Kind: "Namespace", Object: namespace,
 				Since: namespace.GetCreationTimestamp().Time, assigned: true,
-			})
+			}
+			if Valid(claim.Host) {
+				claims = append(claims, claim)
+			} else {
+				wrong = append(wrong, claim)
+			}
 		}
 	}
-	return claims
+	return claims, wrong
+}
+
+// Valid tells whether a text can be a host name, perhaps with the wildcard "*." in front.
+func Valid(text string) bool {
+	return len(text) <= validation.DNS1123SubdomainMaxLength && len(validation.IsDNS1123Subdomain(strings.TrimPrefix(text, "*."))) == 0
 }
 
 // split reads a list of names that are separated by commas.

@@ -34,9 +34,25 @@ func claims(texts ...string) (all []Claim) {
 
 // assigned makes the claim of an administrator.
 func assigned(namespace, list string) []Claim {
-	return Assigned([]Object{&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
+	claims, _ := Assigned([]Object{&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
 		Name: namespace, Annotations: map[string]string{gateways.HostsAnnotation: list}, CreationTimestamp: metav1.Unix(9999, 0),
 	}}})
+	return claims
+}
+
+// TestAssigned has an administrator who writes what are no names of hosts.
+func TestAssigned(t *testing.T) {
+	list := "a.test, *.B.test,*, c.test., https://d.test, e.test:80"
+	claims, wrong := Assigned([]Object{&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{gateways.HostsAnnotation: list}}}})
+	names := func(claims []Claim) (all string) {
+		for _, claim := range claims {
+			all += claim.Host + " "
+		}
+		return all
+	}
+	if got, bad := names(claims), names(wrong); got != "a.test *.b.test " || bad != "* c.test. https://d.test e.test:80 " {
+		t.Errorf("the hosts are %q, and wrong are %q", got, bad)
+	}
 }
 
 func TestDecide(t *testing.T) {
