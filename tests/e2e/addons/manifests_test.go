@@ -183,6 +183,8 @@ spec:
 		}
 		s.write("core.yaml", core+configMap("beside", "a: x"))
 		s.write("knative.yaml", knative("v1"))
+		s.Kubectl("wait", "--for=create", "--timeout=60s", "crd/services.serving.knative.dev")
+		s.Kubectl("wait", "--for=condition=Established", "--timeout=60s", "crd/services.serving.knative.dev")
 		s.Kubectl("wait", "--for=create", "--timeout=60s", "services.serving.knative.dev/hello")
 		s.Kubectl("wait", "--for=create", "--timeout=60s", "service/hello")
 		uid := s.Kubectl("get", "services.serving.knative.dev", "hello", "-o", "jsonpath={.metadata.uid}")
