@@ -22,21 +22,21 @@ packages=$(printf '%s\n' "$targets" | sed 's|^|./|; s| .*||' | uniq)
 case $kind in
 quick)
 	corpus=$work/corpus
-	# shellcheck disable=SC2086
-	go test -c -gcflags='github.com/kedge-dev/kedge/...=-d=libfuzzer' -o "$work/" $packages
+	coverage='-gcflags=github.com/kedge-dev/kedge/...=-d=libfuzzer'
 	;;
 thorough)
 	corpus=$(go env GOCACHE)/fuzz/kedge
-	# The flag takes one package at a time.
-	for package in $packages; do
-		go test -c -fuzz=. -o "$work/" "$package"
-	done
+	coverage=-fuzz=.
 	;;
 *)
 	echo "fuzz.sh: $kind is neither quick nor thorough" >&2
 	exit 2
 	;;
 esac
+# One package at a time: -fuzz takes no more, and several packages may have one name.
+for package in $packages; do
+	go test -c "$coverage" -o "$work/$package.test" "$package"
+done
 
 # Interrupting the fuzzer, but not its workers, ends it cleanly. With -test.fuzztime it
 # sometimes fails at its end (context deadline exceeded: internal/fuzz/fuzz.go, stop).
@@ -44,7 +44,7 @@ esac
 printf '%s\n' "$targets" | {
 	failed=''
 	while read -r package target; do
-		binary=$work/$(basename "$package").test
+		binary=$work/./$package.test
 		if (cd "$package" && timeout --foreground --preserve-status --signal=INT --kill-after=5m "$time" "$binary" -test.run='^$' -test.fuzz="^$target\$" \
 			-test.fuzzminimizetime=100x -test.fuzzcachedir="$corpus/$package") >"$work/log" 2>&1 </dev/null; then
 			echo "$package $target: $(grep -o 'execs: [0-9]*' "$work/log" | tail -n 1)"

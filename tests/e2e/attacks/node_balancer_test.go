@@ -45,25 +45,24 @@ spec: {type: LoadBalancer, ports: [{port: 80}]}
 		return err
 	})
 	// replace writes a Lease as somebody on the agent, who has changed it.
-	replace := func(name string, change func(map[string]any)) (string, error) {
-		var output string
-		var err error
-		for range 20 { // the holder renews it all the time
+	replace := func(name string, change func(map[string]any)) (output string, err error) {
+		c.Eventually("a write of "+name+" between two of its holder", func() error {
 			var object map[string]any
 			text := c.Kubectl("get", "lease", name, "--namespace=kube-system", "-o=json")
 			if err := json.Unmarshal([]byte(text), &object); err != nil {
 				t.Fatal(err)
 			}
 			change(object)
-			changed, err := json.Marshal(object)
-			if err != nil {
-				t.Fatal(err)
+			changed, marshalErr := json.Marshal(object)
+			if marshalErr != nil {
+				t.Fatal(marshalErr)
 			}
 			output, err = a.kubectl(balancer, string(changed), "replace", "--validate=false", "-f", "-")
-			if err == nil || !strings.Contains(err.Error(), "Conflict") {
-				return output, err
+			if err != nil && strings.Contains(err.Error(), "Conflict") {
+				return err
 			}
-		}
+			return nil
+		})
 		return output, err
 	}
 	holds := func(object map[string]any) { object["spec"].(map[string]any)["holderIdentity"] = "agent-1" }
