@@ -2,6 +2,7 @@ package attacks
 
 import (
 	"encoding/base64"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -310,12 +311,9 @@ metadata: {name: web}
 spec: {rules: [{host: web.example.com, http: {paths: [{path: /, pathType: Prefix, backend: {service: {name: web, port: {number: 80}}}}]}}]}
 `)
 	b.answers(node, "web", 200)
-	var paths strings.Builder
-	for i := range 2500 {
-		fmt.Fprintf(&paths, "%s{path: /%s%d, pathType: Exact, backend: {service: {name: none, port: {number: 80}}}}", map[bool]string{true: ", "}[i > 0], strings.Repeat("x", 250), i)
-	}
-	for i := range 30 {
-		object := fmt.Sprintf("apiVersion: networking.k8s.io/v1\nkind: Ingress\nmetadata: {name: large-%02d}\nspec: {rules: [{host: large-%[1]d.example.com, http: {paths: [%[2]s]}}]}\n", i, paths.String())
+	// fill makes an Ingress of the tenant with so many paths.
+	fill := func(name string, paths int) {
+		object := fmt.Sprintf("apiVersion: networking.k8s.io/v1\nkind: Ingress\nmetadata: {name: %s}\nspec: {rules: [{host: %[1]s.example.com, http: {paths: [%s]}}]}\n", name, longPaths(paths, "none"))
 		c.Eventually("a large Ingress to be made", func() error {
 			_, err := b.tenant.kubectl(object, "create", "-f", "-")
 			if err != nil && strings.Contains(err.Error(), "AlreadyExists") {
@@ -324,7 +322,23 @@ spec: {rules: [{host: web.example.com, http: {paths: [{path: /, pathType: Prefix
 			return err
 		})
 	}
+	for i := range 30 {
+		fill(fmt.Sprintf("large-%02d", i), 2500)
+	}
 	c.Told("tenant", "large-29", "there is no room")
+	// Smaller ones take the room that the large ones leave.
+	smallest := ""
+	for i, paths := 0, 1250; paths > 0; i, paths = i+1, paths/2 {
+		smallest = fmt.Sprintf("small-%02d", i)
+		fill(smallest, paths)
+	}
+	c.Eventually("the gateway to look at "+smallest, func() error {
+		addresses := c.Kubectl("get", "ingress", smallest, "--namespace=tenant", "-o", "jsonpath={.status.loadBalancer.ingress}")
+		if events := c.Kubectl("get", "events", "--namespace=tenant", "--field-selector=involvedObject.name="+smallest, "-o", "name"); addresses+events == "" {
+			return errors.New("it has no address and no event")
+		}
+		return nil
+	})
 	// The Service has more endpoints than before, so what nodes have to know of it grows.
 	for _, pod := range []string{"second", "third"} {
 		c.Apply(webPod("default", pod, node.Name))
@@ -333,6 +347,9 @@ spec: {rules: [{host: web.example.com, http: {paths: [{path: /, pathType: Prefix
 	}
 	c.Kubectl("patch", "service", "web", "--type=merge", `--patch={"spec": {"selector": {"app": null, "tier": "new"}}}`)
 	c.Kubectl("delete", "pod", "first")
+	c.Apply("apiVersion: networking.k8s.io/v1\nkind: Ingress\nmetadata: {name: later}\nspec: {rules: [{host: later.example.com, http: {paths: [{path: /, pathType: Prefix, backend: {service: {name: web, port: {number: 80}}}}, " +
+		longPaths(9, "web") + "]}}]}\n")
+	b.answers(node, "later", 200)
 	c.Eventually("requests to go to the new pods", func() error {
 		status, body, err := b.ask(node, "web")
 		if err == nil && (status != 200 || !strings.Contains(body, "hostname=second") && !strings.Contains(body, "hostname=third")) {
@@ -340,4 +357,13 @@ spec: {rules: [{host: web.example.com, http: {paths: [{path: /, pathType: Prefix
 		}
 		return err
 	})
+}
+
+// longPaths returns paths of an Ingress that lead to a Service, about 340 bytes each.
+func longPaths(count int, service string) string {
+	paths := make([]string, count)
+	for i := range paths {
+		paths[i] = fmt.Sprintf("{path: /%s%d, pathType: Exact, backend: {service: {name: %s, port: {number: 80}}}}", strings.Repeat("x", 250), i, service)
+	}
+	return strings.Join(paths, ", ")
 }
