@@ -258,6 +258,9 @@ func (s *Server) build(stop, requests context.Context) (*aggregator.APIAggregato
 	if err != nil {
 		return nil, err
 	}
+	if err := lengthenHooks(server.GenericAPIServer, s.log); err != nil {
+		return nil, err
+	}
 	metrics.Install(server.GenericAPIServer.Handler.NonGoRestfulMux, s.config.Paths)
 	authorizes := func() bool { return true }
 	if slices.Contains(s.options.Authorization.Modes, "RBAC") {

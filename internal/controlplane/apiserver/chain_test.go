@@ -6,6 +6,9 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"reflect"
+	"runtime"
+	"strings"
 	"testing"
 
 	"github.com/emicklei/go-restful/v3"
@@ -18,7 +21,8 @@ import (
 )
 
 // TestChain builds the real servers, and wants of their routes and paths what the
-// functions in routes.go do: in upstream's packages as they are now, and in all places.
+// functions in routes.go do, and of their start hooks what lengthenHooks does: in upstream's
+// packages as they are now, and in all places.
 func TestChain(t *testing.T) {
 	server := buildChain(t)
 	routes, parameters, descriptions := 0, 0, map[*restful.Parameter]bool{}
@@ -42,6 +46,21 @@ func TestChain(t *testing.T) {
 					descriptions[p] = true
 				}
 			}
+		}
+	}
+	hooks, err := hooksOf(server)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name := range limitedHooks {
+		entry := hooks.MapIndex(reflect.ValueOf(name))
+		if !entry.IsValid() {
+			t.Errorf("upstream has no start hook %s any more", name)
+			continue
+		}
+		function := runtime.FuncForPC(entry.FieldByName("hook").Pointer()).Name()
+		if !strings.Contains(function, ".lengthened.") {
+			t.Errorf("the start hook %s is %s, which ends the process on a slow machine", name, function)
 		}
 	}
 	if routes < 500 {

@@ -8,8 +8,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/sirupsen/logrus"
 	rbacv1 "k8s.io/api/rbac/v1"
-	"k8s.io/apimachinery/pkg/util/wait"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/util/workqueue"
@@ -21,10 +21,10 @@ import (
 const (
 	// policyHook is the name of the start hook, as /readyz lists it.
 	policyHook = "kedge/bootstrap-policy"
-	// policyPatience is how long the hook tries, as upstream's hooks do, and
-	// policyRetry how often.
-	policyPatience = 30 * time.Second
-	policyRetry    = 100 * time.Millisecond
+	// firstPolicyRetry is the pause after the first attempt that fails. The pause doubles up to
+	// lastPolicyRetry.
+	firstPolicyRetry = 100 * time.Millisecond
+	lastPolicyRetry  = 5 * time.Second
 	// policyWriters is how many objects are written at once: the datastore syncs the
 	// disk once for all of them.
 	policyWriters = 8
@@ -45,16 +45,29 @@ func replacePolicyHooks(config *genericapiserver.Config, rbac bool) error {
 		if err != nil {
 			return fmt.Errorf("create client: %w", err)
 		}
-		var fault error
-		err = wait.PollUntilContextTimeout(hook, policyRetry, policyPatience, true, func(ctx context.Context) (bool, error) {
-			fault = ensurePolicy(ctx, client, rbac)
-			return fault == nil, nil
-		})
-		if err == nil || hook.Err() != nil {
-			return nil
-		}
-		return fmt.Errorf("make upstream's roles and priority classes: %w", errors.Join(err, fault))
+		createPolicy(hook, client, rbac)
+		return nil
 	})
+}
+
+// createPolicy calls ensurePolicy until that succeeds or ctx ends. Upstream's hooks end the
+// process after 30 s. A slow machine needs longer, and would begin again each time.
+func createPolicy(ctx context.Context, client kubernetes.Interface, rbac bool) {
+	for pause := firstPolicyRetry; ; pause = min(2*pause, lastPolicyRetry) {
+		err := ensurePolicy(ctx, client, rbac)
+		if err == nil || ctx.Err() != nil {
+			return
+		}
+		// The first attempts may fail while the server starts.
+		if pause > time.Second {
+			logrus.WithField("component", "apiserver").Warnf("Cannot create all of Kubernetes's own roles and priority classes yet. The server is not ready without them. It will try again in %s: %v", pause, err)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(pause):
+		}
+	}
 }
 
 // ensurePolicy creates the objects that are missing, and adds rules and subjects that

@@ -1,7 +1,10 @@
 package apiserver
 
 import (
+	"context"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -117,4 +120,28 @@ func TestEnsurePolicyWithoutRBAC(t *testing.T) {
 	if err := ensurePolicy(t.Context(), client, false); err == nil {
 		t.Error("no error of a server that cannot answer")
 	}
+}
+
+// TestCreatePolicySlowly has a server that cannot answer all requests for ten minutes. A start must
+// not end meanwhile.
+func TestCreatePolicySlowly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client, began := fake.NewClientset(), time.Now()
+		client.PrependReactor("create", "clusterroles", func(clienttesting.Action) (bool, runtime.Object, error) {
+			return time.Since(began) < 10*time.Minute, nil, apierrors.NewServiceUnavailable("not now")
+		})
+		createPolicy(t.Context(), client, true)
+		roles, err := client.RbacV1().ClusterRoles().List(t.Context(), metav1.ListOptions{})
+		if err != nil || len(roles.Items) != len(clusterRoles()) {
+			t.Errorf("%d cluster roles, want %d: %v", len(roles.Items), len(clusterRoles()), err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+		defer cancel()
+		client.PrependReactor("get", "priorityclasses", func(clienttesting.Action) (bool, runtime.Object, error) {
+			return true, nil, apierrors.NewServiceUnavailable("never")
+		})
+		if createPolicy(ctx, client, true); ctx.Err() == nil {
+			t.Error("createPolicy has returned without all objects, and was not stopped")
+		}
+	})
 }
