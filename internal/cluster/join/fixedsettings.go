@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/sirupsen/logrus"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/kedge-dev/kedge/internal/base/component"
@@ -22,12 +23,10 @@ const FixedKey = "/kedge/settings"
 // are of the ranges, and tokens and running pods name the domain.
 var Fixed = []string{"cluster-cidr", "service-cidr", "cluster-domain"}
 
-// settingsPatience limits how long the datastore may take to answer.
-const settingsPatience = 30 * time.Second
-
 // NewFixedSettings returns the component that compares this server's settings with those
 // with which the cluster began. It fails if one of Fixed differs. The API server runs
-// after it: with another range it would end again and again, or lose Services.
+// after it: with another range it would end again and again, or lose Services. It waits for a
+// datastore that does not answer, or is slow.
 func NewFixedSettings(newClient func() (*clientv3.Client, error), cluster config.Cluster) component.Component {
 	return component.Step("settings", func(ctx context.Context) error {
 		client, err := newClient()
@@ -35,8 +34,6 @@ func NewFixedSettings(newClient func() (*clientv3.Client, error), cluster config
 			return err
 		}
 		defer client.Close()
-		ctx, cancel := context.WithTimeout(ctx, settingsPatience)
-		defer cancel()
 		return compareFixed(ctx, client, cluster)
 	})
 }
@@ -46,12 +43,13 @@ func NewFixedSettings(newClient func() (*clientv3.Client, error), cluster config
 // server must start so that somebody can make space.
 func compareFixed(ctx context.Context, store clientv3.KV, cluster config.Cluster) error {
 	here := fixed(cluster)
-	there, err := readFixed(ctx, store)
-	if err == nil && there == nil {
-		there, err = writeFixed(ctx, store, here)
-	}
+	text, err := storedFixed(ctx, store, here)
 	if err != nil {
 		return err
+	}
+	var there map[string]string
+	if err := json.Unmarshal(text, &there); err != nil {
+		return fmt.Errorf("decode the cluster's settings at %s in the datastore: %w", FixedKey, err)
 	}
 	var faults []error
 	for _, key := range Fixed {
@@ -63,21 +61,50 @@ func compareFixed(ctx context.Context, store clientv3.KV, cluster config.Cluster
 	return errors.Join(faults...)
 }
 
-// readFixed returns the value of FixedKey, or nil if there is none.
-func readFixed(ctx context.Context, store clientv3.KV) (values map[string]string, err error) {
-	answer, err := store.Get(ctx, FixedKey)
-	if err == nil && len(answer.Kvs) > 0 {
-		err = json.Unmarshal(answer.Kvs[0].Value, &values)
+// storedFixed returns the value of FixedKey, which it writes if there is none. It asks until the
+// datastore answers, or ctx ends.
+func storedFixed(ctx context.Context, store clientv3.KV, here map[string]string) ([]byte, error) {
+	told := ""
+	for {
+		text, err := readFixed(ctx, store)
+		if err == nil && text == nil {
+			text, err = writeFixed(ctx, store, here)
+		}
+		if err == nil {
+			component.Report(ctx, nil)
+			return text, nil
+		}
+		if ctx.Err() != nil {
+			return nil, err
+		}
+		component.Report(ctx, err)
+		if err.Error() != told {
+			told = err.Error()
+			logrus.WithField("component", "settings").Warnf("Cannot compare this server's settings with the cluster's, and will try again: %v", err)
+		}
+		select {
+		case <-ctx.Done():
+			return nil, err
+		case <-time.After(tokenRetry):
+		}
 	}
+}
+
+// readFixed returns the value of FixedKey, or nil if there is none.
+func readFixed(ctx context.Context, store clientv3.KV) ([]byte, error) {
+	answer, err := store.Get(ctx, FixedKey)
 	if err != nil {
 		return nil, fmt.Errorf("read the cluster's settings in the datastore: %w", err)
 	}
-	return values, nil
+	if len(answer.Kvs) == 0 {
+		return nil, nil
+	}
+	return answer.Kvs[0].Value, nil
 }
 
 // writeFixed writes FixedKey, and returns its value. If another server was faster, that is the value
 // of the other server.
-func writeFixed(ctx context.Context, store clientv3.KV, here map[string]string) (map[string]string, error) {
+func writeFixed(ctx context.Context, store clientv3.KV, here map[string]string) ([]byte, error) {
 	text, err := json.Marshal(here)
 	if err != nil {
 		return nil, fmt.Errorf("encode settings: %w", err)
@@ -88,7 +115,7 @@ func writeFixed(ctx context.Context, store clientv3.KV, here map[string]string) 
 		return nil, fmt.Errorf("write the cluster's settings to the datastore: %w", err)
 	}
 	if written.Succeeded {
-		return here, nil
+		return text, nil
 	}
 	return readFixed(ctx, store)
 }

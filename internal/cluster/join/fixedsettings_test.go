@@ -2,9 +2,13 @@ package join
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
+	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 
@@ -68,5 +72,51 @@ func TestFixedSettings(t *testing.T) {
 	}
 	if len(fixed(began)) != len(Fixed) {
 		t.Errorf("%v are settings of the cluster, want %v", fixed(began), Fixed)
+	}
+}
+
+// slowStore is a datastore that answers after ten minutes, and fails at first.
+type slowStore struct {
+	clientv3.KV
+	value           string
+	asked, failures int
+}
+
+func (s *slowStore) Get(ctx context.Context, _ string, _ ...clientv3.OpOption) (*clientv3.GetResponse, error) {
+	s.asked++
+	select {
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	case <-time.After(10 * time.Minute):
+	}
+	if s.asked <= s.failures {
+		return nil, errors.New("no leader")
+	}
+	return &clientv3.GetResponse{Kvs: []*mvccpb.KeyValue{{Value: []byte(s.value)}}}, nil
+}
+
+// TestFixedSettingsSlowly wants a start to wait for the datastore, and to end only for settings that
+// differ, or that cannot be read.
+func TestFixedSettingsSlowly(t *testing.T) {
+	for value, want := range map[string]string{
+		`{"cluster-cidr": "10.42.0.0/16"}`: "",
+		`{"cluster-cidr": "10.50.0.0/16"}`: "cluster-cidr is 10.42.0.0/16",
+		`{"cluster-cidr": `:                "decode the cluster's settings",
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			store := &slowStore{value: value, failures: 3}
+			err := compareFixed(t.Context(), store, config.Default().Cluster)
+			if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+				t.Errorf("%s: got %v, want %q", value, err, want)
+			}
+			if store.asked != 4 {
+				t.Errorf("%s: the datastore was asked %d times, want 4", value, store.asked)
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+			defer cancel()
+			if err := compareFixed(ctx, &slowStore{failures: 100}, config.Default().Cluster); err == nil {
+				t.Error("no error of a start that was stopped")
+			}
+		})
 	}
 }
