@@ -52,8 +52,6 @@ const (
 	// the least time between two log lines about the same fault.
 	retryConnect = time.Second
 	repeatLog    = time.Minute
-	// prepareTimeout limits how long making the table may take.
-	prepareTimeout = 2 * time.Minute
 )
 
 // Config says where the database is.
@@ -194,9 +192,10 @@ func (d *Datastore) make(ctx context.Context, missing error) error {
 }
 
 // prepare makes the database and its table if they are missing. It uses kine's
-// own driver for that, and for nothing else.
+// own driver for that, and for nothing else. It may take as long as it needs: an
+// index of a large table takes minutes on a slow database.
 func (d *Datastore) prepare(ctx context.Context, source string) error {
-	ctx, cancel := context.WithTimeout(ctx, prepareTimeout)
+	ctx, cancel := context.WithCancel(ctx)
 	var running sync.WaitGroup
 	defer running.Wait()
 	defer cancel()

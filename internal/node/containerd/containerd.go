@@ -248,12 +248,19 @@ func waitRuntime(ctx context.Context, client cri.RuntimeServiceClient) error {
 	})
 }
 
-// poll asks until the answer is yes. If ctx ends or two minutes pass, it returns why the last
-// answer was no.
+// slowStart is how often poll says what it waits for.
+const slowStart = 20 * time.Second
+
+// poll asks until the answer is yes, however long that takes on a slow machine. If ctx ends before
+// that, it returns why the last answer was no. If containerd fails, ctx ends: see interruptible.
 func poll(ctx context.Context, ask func(context.Context) (bool, error)) error {
 	var no error
-	err := wait.PollUntilContextTimeout(ctx, 50*time.Millisecond, 2*time.Minute, true, func(ctx context.Context) (ok bool, _ error) {
-		ok, no = ask(ctx)
+	told := time.Now()
+	err := wait.PollUntilContextCancel(ctx, 50*time.Millisecond, true, func(ctx context.Context) (ok bool, _ error) {
+		if ok, no = ask(ctx); !ok && time.Since(told) >= slowStart {
+			told = time.Now()
+			logrus.WithField("component", Name).Warnf("Still waiting: %v", no)
+		}
 		return ok, nil
 	})
 	if err != nil {
