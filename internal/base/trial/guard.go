@@ -28,8 +28,9 @@ const notifyVariable = "NOTIFY_SOCKET"
 
 // These are the times of a Guard.
 const (
-	// Patience is how long a new executable may take to be ready, and Steady how long it must
-	// have been ready without a break.
+	// Patience is how long a new executable may take until another of its components is ready, and
+	// after the last one until its Node is. A slow machine needs longer for the whole start. Steady
+	// is how long it must have been ready without a break.
 	Patience = 5 * time.Minute
 	Steady   = 30 * time.Second
 	// StopPatience is how long it may take to stop. kedge itself gives up earlier.
@@ -135,13 +136,16 @@ func (g *Guard) try(ctx context.Context, candidate string, install func() error)
 	g.at("run")
 	var (
 		began    = time.Now()
-		patience = time.After(g.Patience)
+		patience = time.NewTimer(g.Patience)
 		expired  = false
+		// passed are the stages of the start that it was seen in.
+		passed = map[string]bool{}
 		// steady receives when it has been ready for long enough. It is nil while it is not ready.
 		steady <-chan time.Time
 		waits  = "its start"
 		why    explanation
 	)
+	defer patience.Stop()
 	for {
 		select {
 		case line := <-c.lines:
@@ -151,6 +155,10 @@ func (g *Guard) try(ctx context.Context, candidate string, install func() error)
 				steady = time.After(g.Steady)
 			case waiting:
 				steady, waits = nil, what
+				if stage := stageOf(what); !passed[stage] {
+					passed[stage] = true
+					patience.Reset(g.Patience)
+				}
 			default:
 				why.add(line)
 			}
@@ -158,7 +166,7 @@ func (g *Guard) try(ctx context.Context, candidate string, install func() error)
 			err := install()
 			g.end(c)
 			return err
-		case <-patience:
+		case <-patience.C:
 			expired = true
 		case signal := <-g.Hangups:
 			_ = c.process.Signal(signal)
@@ -170,9 +178,18 @@ func (g *Guard) try(ctx context.Context, candidate string, install func() error)
 		}
 		if expired && steady == nil {
 			g.end(c)
-			return why.error(fmt.Errorf("was not ready within %s, but was waiting for %s", g.Patience, waits))
+			return why.error(fmt.Errorf("has made no progress for %s, and was waiting for %s", g.Patience, waits))
 		}
 	}
+}
+
+// stageOf returns the stage of a start from what a Child waits for: the components, each of which
+// becomes ready once. Then it is the Node, whose condition is told in words, and can change for ever.
+func stageOf(waits string) string {
+	if strings.Contains(strings.ReplaceAll(waits, ", ", ","), " ") {
+		return "Node"
+	}
+	return waits
 }
 
 // child is a new executable that runs.

@@ -249,12 +249,22 @@ func TestGuard(t *testing.T) {
 		"is killed":                 {script: "echo ready >&3\nkill -9 $$\n", set: long, stage: upgrades.Failed, message: "(signal: killed)"},
 		"closes the pipe, and runs": {script: "exec 3>&-\nsleep 0.1\nexit 1\n", set: long, stage: upgrades.Failed, message: "(exit status 1)"},
 		"is never ready": {
-			script: "trap 'exit 0' TERM\n" + running, stage: upgrades.Failed, message: "was not ready within 10ms, but was waiting for its start. The log",
+			script: "trap 'exit 0' TERM\n" + running, stage: upgrades.Failed, message: "has made no progress for 10ms, and was waiting for its start. The log",
 			set: func(_ *folder, g *Guard) { g.Patience = 10 * time.Millisecond },
 		},
 		"is ready too late, and not for long": {
-			script: "trap 'exit 0' TERM\nsleep 0.1\necho ready >&3\necho waiting for its Node >&3\n" + running, stage: upgrades.Failed, message: "but was waiting for its ",
+			script: "trap 'exit 0' TERM\nsleep 0.1\necho ready >&3\necho waiting for its Node >&3\n" + running, stage: upgrades.Failed, message: "and was waiting for its ",
 			set: func(_ *folder, g *Guard) { g.Patience, g.Steady = 10*time.Millisecond, forever },
+		},
+		"is slow": {
+			// Each component takes less than the patience, and all of them more.
+			script: "trap 'exit 0' TERM\ni=0; while [ $i -lt 30 ]; do echo waiting for part-$i, other >&3; sleep 0.2; i=$((i+1)); done\necho waiting for its Node >&3\necho ready >&3\n" + running,
+			stage:  upgrades.Upgraded, set: func(_ *folder, g *Guard) { g.Patience = 5 * time.Second },
+		},
+		"waits for ever, in other words each time": {
+			script: "trap 'exit 0' TERM\ni=0; while :; do echo waiting for its Node, since $i >&3; i=$((i+1)); sleep 0.01; done\n",
+			stage:  upgrades.Failed, message: "has made no progress for 100ms, and was waiting for its Node",
+			set: func(_ *folder, g *Guard) { g.Patience = 100 * time.Millisecond },
 		},
 		"leaves somebody who holds the pipe": {script: "sleep 3 >/dev/null 2>&1 &\necho gone >&3\nexit 1\n", stage: upgrades.Failed, message: "(exit status 1):\ngone"},
 		"another executable is installed meanwhile": {
