@@ -130,7 +130,7 @@ func checkFacts(f Facts) []Check {
 		{"nftables", f.Nftables, "Services need --kube-proxy-arg proxy-mode=iptables, and pod networking iptables too"},
 		{"CAP_SYS_RESOURCE", f.SysResource, "the kernel may kill important containers first when memory runs out"},
 		{"AppArmor or SELinux", f.AppArmor || f.SELinux, "containers are confined by capabilities, namespaces and seccomp alone"},
-		{"systemd", f.Systemd, "kedge is not restarted by a service manager; nodes do not shut down gracefully"},
+		{"systemd", f.Systemd, "systemd does not restart kedge if it ends"},
 	} {
 		c := Check{Group: "host", Name: lack.name, Result: OK}
 		if !lack.has {

@@ -15,13 +15,6 @@ import (
 	"k8s.io/kubernetes/pkg/util/taints"
 )
 
-// When systemd shuts a node down, its pods have this long to end. The end of that time is reserved
-// for critical pods. The values are those of the example in upstream's documentation.
-const (
-	shutdownGracePeriod             = 30 * time.Second
-	shutdownGracePeriodCriticalPods = 10 * time.Second
-)
-
 // unchangedStatus is how often a node reports an unchanged status. It is three times upstream's
 // default.
 const unchangedStatus = 15 * time.Minute
@@ -106,10 +99,6 @@ func configure(cfg Config, own limits) (*options.KubeletServer, error) {
 		// the present values.
 		kc.OOMScoreAdj = own.oomScoreAdj
 		kc.MaxOpenFiles = min(kc.MaxOpenFiles, own.openFiles)
-	}
-	if cfg.Facts.Systemd {
-		kc.ShutdownGracePeriod.Duration = shutdownGracePeriod
-		kc.ShutdownGracePeriodCriticalPods.Duration = shutdownGracePeriodCriticalPods
 	}
 
 	// Upstream sets its thresholds only in configurations from files (loadConfigFile in

@@ -92,6 +92,8 @@ func TestArguments(t *testing.T) {
 	config := write("kubelet.yaml", header+"maxPods: 50\npodsPerCore: 3\nevictionHard: {memory.available: 200Mi}\nfeatureGates: {EventedPLEG: true}\n")
 	write("conf.d/10.conf", header+"maxPods: 60\n")
 	write("conf.d/ignored.yaml", "rubbish")
+	// As docs/nodes.md has it.
+	write("kubelet.d/shutdown.conf", header+"shutdownGracePeriod: 30s\nshutdownGracePeriodCriticalPods: 10s\n")
 
 	for name, c := range map[string]struct {
 		arguments []string
@@ -119,6 +121,10 @@ func TestArguments(t *testing.T) {
 		"folder over file": {
 			arguments: []string{"config-dir=" + filepath.Join(dir, "conf.d"), "config=" + config},
 			want:      []string{"maxPods: 60", "podsPerCore: 3"},
+		},
+		"pods end in order before a reboot": {
+			arguments: []string{"config-dir=" + filepath.Join(dir, "kubelet.d")},
+			want:      []string{"shutdownGracePeriod: 30s", "shutdownGracePeriodCriticalPods: 10s"},
 		},
 		"argument over file": {
 			arguments: []string{"max-pods=42", "config=" + config, "feature-gates=CPUManagerPolicyAlphaOptions=false"},
