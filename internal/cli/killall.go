@@ -158,17 +158,9 @@ func uninstall(ctx context.Context, cfg *config.Config) error {
 	if err := teardown.Remove(datadir.Dir(cfg.DataDir)); err != nil {
 		return err
 	}
-	var faults []error
-	for _, path := range []string{
-		cfg.Server.WriteKubeconfig,
-		// The kubelet writes it for its graceful shutdown under systemd:
-		// pkg/kubelet/nodeshutdown/systemd/inhibit_linux.go.
-		//upstream:relies-on k8s.io/kubernetes/pkg/kubelet/nodeshutdown/systemd/inhibit_linux.go logindConfigDirectory kubeletLogindConf
-		"/etc/systemd/logind.conf.d/99-kubelet.conf",
-	} {
-		if err := os.Remove(path); !errors.Is(err, fs.ErrNotExist) {
-			faults = append(faults, err)
-		}
+	faults := []error{teardown.RemoveLogind(ctx, "/")}
+	if err := os.Remove(cfg.Server.WriteKubeconfig); !errors.Is(err, fs.ErrNotExist) {
+		faults = append(faults, err)
 	}
 	host, err := install.Look("/")
 	if err == nil {

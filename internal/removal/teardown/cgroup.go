@@ -37,7 +37,7 @@ func podCgroups(process procfs.Proc) []string {
 func podRoot(path string) (string, bool) {
 	parts := strings.Split(path, "/")
 	for i, part := range parts {
-		if part == "kubepods" || part == "kubepods.slice" {
+		if part == "kubepods" || part == podSlice {
 			return strings.Join(parts[:i+1], "/"), true
 		}
 	}

@@ -52,7 +52,10 @@ func (p Pods) Kill(ctx context.Context) error {
 	}
 	// The cgroups of a node without pods. If they are in use, another kubelet uses them,
 	// which also needs the empty ones.
-	for _, root := range []string{"/kubepods", "/kubepods.slice"} {
+	if !slices.ContainsFunc(cgroupFolders("/"+podSlice), populated) {
+		faults = append(faults, stopSlices(ctx))
+	}
+	for _, root := range []string{"/kubepods", "/" + podSlice} {
 		for _, folder := range cgroupFolders(root) {
 			if !populated(folder) {
 				_ = removeCgroupFolder(folder, keepMembers)
