@@ -21,7 +21,7 @@
 #   INSTALL_KEDGE_SKIP_START   true: do not start it, nor restart the one that runs
 #   INSTALL_KEDGE_SKIP_ENABLE  true: do not start it at boot
 #   INSTALL_KEDGE_SYMLINK      skip: make no kubectl, crictl and ctr; force: replace those that are there
-#   INSTALL_KEDGE_TIMEOUT      seconds until a new version must be ready (default: 300)
+#   INSTALL_KEDGE_TIMEOUT      seconds until one more part of a new version must be ready (default: 300)
 #   K3S_*, INSTALL_K3S_*       are taken as KEDGE_* and INSTALL_KEDGE_*, or refused with what to do
 set -eu
 umask 022
@@ -195,26 +195,41 @@ get() {
 	esac
 }
 
-# get_archive takes the smallest form of the executable that can be unpacked here.
+# get_archive takes the smallest form of the executable that is there and can be unpacked here.
 get_archive() {
 	if [ -z "$archive" ]; then
 		for suffix in .xz .gz ''; do
-			listed "kedge-$arch$suffix" >/dev/null && unpacker "$suffix" >/dev/null && archive=kedge-$arch$suffix && break
+			offered "kedge-$arch$suffix" && unpacker "$suffix" >/dev/null && archive=kedge-$arch$suffix && break
 		done
 	fi
 	case $archive in
 	"kedge-$arch"*) ;;
 	'') fail "$from has no kedge-$arch that could be unpacked here: install xz or gzip, or get a release for $arch" ;;
-	*) fail "$archive is not for this host: it takes kedge-$arch.xz or kedge-$arch.gz" ;;
+	*) fail "$archive is not for this host: it takes kedge-$arch.xz, kedge-$arch.gz or kedge-$arch" ;;
 	esac
 	say "getting $archive from $from"
-	fetch "$archive" || fail "cannot get $archive from $from"
+	if ! fetch "$archive"; then
+		[ "$archive" != "kedge-$arch" ] || fail "cannot get $archive from $from: a release has it compressed. Install xz or gzip, or unpack it on another host and put it into a folder with install.sh and SHA256SUMS"
+		fail "cannot get $archive from $from"
+	fi
 	is_sum "$archive" "$work/$archive" || fail "$archive does not match SHA256SUMS, so nothing was changed: it is damaged, or not what was released; get it again"
-	[ "$archive" != "kedge-$arch" ] || return 0
+	if [ "$archive" = "kedge-$arch" ]; then
+		mv "$work/$archive" "$work/kedge"
+		return
+	fi
 	unpack=$(unpacker ".${archive##*.}") || fail "$archive takes ${archive##*.} to unpack, which is not installed"
 	$unpack -dc "$work/$archive" >"$work/kedge" || fail "cannot unpack $archive; is there room in $bin_dir?"
 	rm "$work/$archive"
 	is_sum "kedge-$arch" "$work/kedge" || fail "what is in $archive does not match SHA256SUMS, so nothing was changed"
+}
+
+# offered NAME tells whether the source has a file. Of a URL, SHA256SUMS says so.
+offered() {
+	listed "$1" >/dev/null || return 1
+	case $from in
+	http://* | https://*) ;;
+	*) [ -e "$from/$1" ] ;;
+	esac
 }
 
 # unpacker SUFFIX prints the program for archives of the kind, if there is one.
@@ -427,13 +442,14 @@ service() {
 	systemd:start) systemctl start --no-block kedge ;;
 	systemd:stop) systemctl stop kedge ;;
 	systemd:running) case $(systemctl is-active kedge) in active | activating) ;; *) return 1 ;; esac ;;
-	systemd:gave_up) [ "$(systemctl show -p NRestarts --value kedge)" -ge 3 ] ;;
-	systemd:log) journalctl -u kedge -n 20 --no-pager ;;
+	systemd:restarts) systemctl show -p NRestarts --value kedge ;;
+	# Only what kedge says: systemd has a line for each shim that it finds.
+	systemd:log) journalctl -u kedge -t kedge -n 20 --no-pager ;;
 	openrc:enable) rc-update -q add kedge default ;;
 	openrc:start) rc-service -q kedge start ;;
 	openrc:stop) rc-service -q kedge stop ;;
 	openrc:running) rc-service -q kedge status ;;
-	openrc:gave_up) return 1 ;;
+	openrc:restarts) echo 0 ;;
 	openrc:log) tail -n 20 "$log" ;;
 	openrc:reload) ;;
 	esac
@@ -442,15 +458,30 @@ service() {
 # ready PROGRAM asks whether all of the kedge that runs is ready.
 ready() { "$1" status --local >/dev/null 2>&1; }
 
-# wait_ready waits until all of kedge is ready.
+# components prints how many components of kedge are ready, and how many there are.
+components() {
+	"$program" status --local 2>/dev/null |
+		awk '$1 == "COMPONENT" { table = 1; next } !NF { table = 0 } table { all++; ready += $2 == "Ready" } END { print ready + 0, all + 0 }'
+}
+
+# wait_ready waits until all of kedge is ready. It gives up if no other component becomes ready
+# within $timeout seconds or three restarts: a slow host may need much longer for all of them.
 wait_ready() {
-	waited=0
+	waited=0 silent=0 most=0 before=0
 	until ready "$program"; do
-		if [ "$waited" -ge "$timeout" ] || service gave_up 2>/dev/null; then
+		counts=$(components)
+		restarts=$(service restarts 2>/dev/null) || restarts=0
+		if [ "${counts% *}" -gt "$most" ]; then
+			most=${counts% *} silent=0 before=${restarts:-0}
+		fi
+		if [ "$silent" -ge "$timeout" ] || [ "${restarts:-0}" -ge $((before + 3)) ]; then
 			return 1
 		fi
+		if [ "$waited" -gt 0 ] && [ $((waited % 60)) = 0 ]; then
+			say "this host is slow: after $waited seconds, ${counts% *} of ${counts#* } components are ready. Waiting for the others"
+		fi
 		sleep 2
-		waited=$((waited + 2))
+		waited=$((waited + 2)) silent=$((silent + 2))
 	done
 }
 
@@ -609,7 +640,7 @@ start() {
 	fi
 	if ! wait_ready; then
 		service log >&2 || true
-		fail "$version does not get ready, see above; kedge status and kedge check-config say more"
+		fail "$version does not get ready, see its log above; kedge status and kedge check-config say more"
 	fi
 	going_back=''
 	say "$version is ready. Use it: $program kubectl get nodes; take it off: $program uninstall"

@@ -149,7 +149,13 @@ func lives(t *testing.T, newSystem func(*harness.Network) system) {
 	}
 
 	t.Log("uninstall")
+	// The kubelet has left a file for logind, and systemd has a slice for pods.
+	host.WriteFile("/etc/systemd/logind.conf.d/99-kubelet.conf", "")
+	host.WriteFile("/run/fake/kubepods.slice", "")
 	sh(t, host, s.uninstall)
+	if systemd := strings.Contains(s.marker, "systemd"); systemd {
+		sh(t, host, "! [ -e /run/fake/kubepods.slice ]")
+	}
 	harness.Eventually(t, time.Minute, "the host to be as it was", func() error {
 		for what, text := range s.snapshot(t) {
 			if changed := difference(before[what], text); changed != "" {

@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"os"
@@ -37,6 +38,22 @@ func older(t *testing.T, program []byte, version string) (changed []byte, as str
 // release is a folder from which install.sh installs.
 type release map[string][]byte
 
+// programName returns the name that a release gives the executable for this machine.
+func programName() string {
+	if runtime.GOARCH == "arm" {
+		return "kedge-armv7"
+	}
+	return "kedge-" + runtime.GOARCH
+}
+
+// unpacked returns the release with the program in place of its archive.
+func (r release) unpacked(program []byte) release {
+	changed := maps.Clone(r)
+	delete(changed, programName()+".gz")
+	changed[programName()] = program
+	return changed
+}
+
 // newRelease returns a release with a program for this machine, compressed with gzip.
 func newRelease(t *testing.T, program []byte) release {
 	t.Helper()
@@ -59,10 +76,7 @@ func newRelease(t *testing.T, program []byte) release {
 	if err := compressed.Close(); err != nil {
 		t.Fatal(err)
 	}
-	name := "kedge-" + runtime.GOARCH
-	if runtime.GOARCH == "arm" {
-		name += "v7"
-	}
+	name := programName()
 	return release{
 		"install.sh": installer,
 		name + ".gz": archive.Bytes(),

@@ -37,6 +37,12 @@ func wants(t *testing.T, output, text string) {
 	}
 }
 
+// without makes a folder for PATH with all programs of the host except some.
+func without(t *testing.T, host *harness.Host, folder string, programs ...string) {
+	t.Helper()
+	sh(t, host, "mkdir "+folder+" && for bin in /usr/bin /bin /usr/sbin /sbin; do ln -s $bin/* "+folder+"/ 2>/dev/null; done; cd "+folder+" && rm "+strings.Join(programs, " "))
+}
+
 // TestFaults gives install.sh what it must refuse, with a script in place of kedge, on a host
 // without a service manager. Nothing may change.
 func TestFaults(t *testing.T) {
@@ -48,7 +54,8 @@ func TestFaults(t *testing.T) {
 	newRelease(t, []byte("#!/bin/sh\nexit 1\n")).write(t, host, "/opt/silent")
 	host.WriteFile("/opt/empty/install.sh", string(good["install.sh"]))
 	// This host has no curl.
-	sh(t, host, "mkdir /opt/wget && for folder in /usr/bin /bin /usr/sbin /sbin; do ln -s $folder/* /opt/wget/ 2>/dev/null; done; rm /opt/wget/curl")
+	without(t, host, "/opt/wget", "curl")
+	without(t, host, "/opt/packed", "xz", "gzip")
 	key := signed(t, good)
 	for name, data := range key {
 		host.WriteFile("/opt/keys/"+name, string(data))
@@ -67,6 +74,8 @@ func TestFaults(t *testing.T) {
 		{"INSTALL_KEDGE_FROM=https://127.0.0.1:9/release sh /opt/good/install.sh 2>&1", "that is no release of kedge"},
 		{"INSTALL_KEDGE_FROM=http://127.0.0.1:9/release sh /opt/good/install.sh", "anybody on the way can change what http://127.0.0.1:9/release sends"},
 		{"PATH=/opt/wget INSTALL_KEDGE_FROM=https://127.0.0.1:9/release sh /opt/good/install.sh", "it takes curl to download"},
+		{"PATH=/opt/packed sh /opt/good/install.sh", "could be unpacked here: install xz or gzip"},
+		{"PATH=/opt/packed INSTALL_KEDGE_FROM=$(ls /opt/good/kedge-*.gz) sh /opt/good/install.sh", "takes gz to unpack"},
 		{"sh /opt/good/install.sh agent --server=https://a:6443 --token", "--token needs a value"},
 		{"INSTALL_KEDGE_TIMEOUT=5m sh /opt/good/install.sh", "a number of seconds"},
 		{"INSTALL_KEDGE_KEY=/opt/none.pem sh /opt/signed/install.sh", "is /opt/none.pem, which is not there"},
@@ -122,6 +131,19 @@ func TestFiles(t *testing.T) {
 	t.Log("a single file of a release")
 	sh(t, host, "INSTALL_KEDGE_FROM=$(ls /opt/second/kedge-*.gz) sh /opt/second/install.sh")
 
+	t.Log("an executable that is not compressed, on a host that can unpack nothing")
+	without(t, host, "/opt/packed", "xz", "gzip")
+	program := script("v1.0.3+test", "")
+	newRelease(t, program).unpacked(program).write(t, host, "/opt/plain")
+	wants(t, sh(t, host, "PATH=/opt/packed sh /opt/plain/install.sh"), "v1.0.3+test is installed")
+	program = script("v1.0.4+test", "")
+	newRelease(t, program).unpacked(program).write(t, host, "/opt/single")
+	wants(t, sh(t, host, "INSTALL_KEDGE_FROM=/opt/single/"+programName()+" sh /opt/single/install.sh"), "v1.0.4+test is installed")
+	compressed := newRelease(t, script("v1.0.5+test", ""))
+	host.WriteFile("/opt/keys/compressed.pem", string(signed(t, compressed)["release.pem"]))
+	url = compressed.serve(t, network.NewHost(t, "second-mirror"))
+	refused(t, host, "PATH=/opt/packed INSTALL_KEDGE_KEY=/opt/keys/compressed.pem INSTALL_KEDGE_FROM="+url+" sh /opt/plain/install.sh", "a release has it compressed. Install xz or gzip, or unpack it on another host")
+
 	t.Log("a checkout")
 	host.WriteFile("/opt/checkout/install.sh", string(second["install.sh"]))
 	host.WriteFile("/opt/checkout/cmd/kedge/main.go", "")
@@ -158,6 +180,44 @@ func TestInterrupted(t *testing.T) {
 	}
 	if command := sh(t, s.host, "cat /run/fake/calls"); !strings.HasSuffix(command, "systemctl start --no-block kedge") {
 		t.Errorf("the calls were\n%s", command)
+	}
+}
+
+// TestSlow installs kedge on a host that needs longer than the limit and more restarts than three for
+// all components, and versions that make no progress.
+func TestSlow(t *testing.T) {
+	harness.Require(t)
+	s := system{host: harness.NewNetwork(t).NewHost(t, "host"), marker: "/run/systemd/system/none", unit: "/etc/systemd/system/kedge.service"}
+	s.addManager(t)
+	// One more of ten components is ready each time that somebody asks for a whole status.
+	const status = `status)
+	[ -e /run/fake/pid ] || exit 1
+	n=$(cat /run/asked 2>/dev/null || echo 0)
+	n=$((n + 1)); echo $n >/run/asked
+	ready=$((n / 4)); [ $ready -lt 10 ] || exit 0
+	echo "kedge v1 on node host, process 1"; echo; echo "COMPONENT   STATE   SINCE   LAST ERROR"
+	i=0; while [ $i -lt 10 ]; do i=$((i + 1)); [ $i -gt $ready ] && echo "part-$i   Starting   1s" || echo "part-$i   Ready   1s"; done
+	echo; echo "DATASTORE   Ready"
+	exit 1 ;;`
+	newRelease(t, script("v1.0.0+slow", "server) echo it begins; sleep 3; exit 1 ;;\n"+status)).write(t, s.host, "/opt/slow")
+	newRelease(t, script("v1.0.1+ends", "server) echo the port is taken; exit 1 ;;")).write(t, s.host, "/opt/ends")
+	newRelease(t, script("v1.0.2+hangs", "server) echo waiting for nothing; exec sleep 1007 ;;\nstatus) echo 'COMPONENT   STATE'; echo 'part   Starting'; exit 1 ;;")).write(t, s.host, "/opt/hangs")
+
+	wants(t, sh(t, s.host, "INSTALL_KEDGE_TIMEOUT=20 sh /opt/slow/install.sh"), "v1.0.0+slow is ready")
+	if restarts := sh(t, s.host, "cat /run/fake/restarts"); len(restarts) == 1 && restarts < "4" {
+		t.Errorf("kedge restarted %s times, which does not show a slow start", restarts)
+	}
+	for folder, line := range map[string]string{"ends": "the port is taken", "hangs": "waiting for nothing"} {
+		sh(t, s.host, "systemctl stop kedge; rm -r /usr/local/bin/kedge /etc/kedge /run/fake/log")
+		output, err := s.host.Command(t.Context(), "/bin/sh", "-c", "INSTALL_KEDGE_TIMEOUT=10 sh /opt/"+folder+"/install.sh").CombinedOutput()
+		if err == nil {
+			t.Errorf("%s: no failure", folder)
+		}
+		wants(t, string(output), "does not get ready, see its log above")
+		wants(t, string(output), line)
+		if strings.Contains(string(output), "left-over process") {
+			t.Errorf("systemd's lines are among kedge's:\n%s", output)
+		}
 	}
 }
 
