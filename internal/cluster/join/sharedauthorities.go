@@ -129,7 +129,9 @@ func (s *SharedAuthorities) Replace(ctx context.Context, next func() (map[string
 	}
 	token, err := keptToken(s.dir)
 	if err == nil {
-		err = resealStored(ctx, client, s.dir, token.Secret)
+		sealing, cancel := context.WithTimeout(ctx, sealPatience)
+		defer cancel()
+		err = resealStored(sealing, client, s.dir, token.Secret)
 	}
 	if err != nil {
 		s.log.Warnf("A server that joins now starts with the old certificate authorities, and then takes the new ones: %v", err)

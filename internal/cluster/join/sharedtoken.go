@@ -24,7 +24,8 @@ const (
 	// tokenPatience is how long the datastore may take to answer. tokenRetry is the wait
 	// after a failed attempt.
 	tokenPatience = 5 * time.Second
-	// sealPatience bounds requests that also encrypt, which is slow on purpose (scrypt).
+	// sealPatience bounds what also encrypts, which is slow on purpose (scrypt), if somebody waits
+	// for the answer. A start has no limit.
 	sealPatience = time.Minute
 	tokenRetry   = time.Second
 )
@@ -242,7 +243,9 @@ func (s *SharedToken) Rotate(ctx context.Context, given string) (string, error) 
 	if !answer.Succeeded {
 		return "", errors.New("another server has replaced the token at the same moment")
 	}
-	if err := resealStored(ctx, s.client, s.dir, token.Secret); err != nil {
+	sealing, cancel := context.WithTimeout(ctx, sealPatience)
+	defer cancel()
+	if err := resealStored(sealing, s.client, s.dir, token.Secret); err != nil {
 		s.log.Warnf("The cluster's secrets in the datastore stay encrypted under the old token until a server restarts: %v", err)
 	}
 	return token.String(), s.take([]byte(text), answer.Header.Revision)

@@ -135,8 +135,6 @@ func seal(secret string, own map[string][]byte) (string, error) {
 // token that the servers share, or else secret, and includes the authorities that the
 // servers have or are to have.
 func resealStored(ctx context.Context, store clientv3.KV, dir datadir.Dir, secret string) error {
-	ctx, cancel := context.WithTimeout(ctx, sealPatience)
-	defer cancel()
 	for {
 		answer, err := store.Get(ctx, StoredKey)
 		if err != nil || len(answer.Kvs) == 0 {
