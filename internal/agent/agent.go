@@ -239,7 +239,7 @@ func AddTo(group *component.Group, cfg Config, api component.Component, first ..
 		Cluster:   cfg.Cluster,
 		Backend:   backend,
 		ConfDir:   cniConfDir(cfg),
-		Nftables:  facts.Nftables,
+		Nftables:  facts.NoNftables == nil,
 	}
 	if cfg.Cluster.FlannelExternalIP {
 		onLink.ExternalIPs = cfg.Settings.ExternalIPs()
@@ -257,7 +257,7 @@ func AddTo(group *component.Group, cfg Config, api component.Component, first ..
 		ExternalIPs: cfg.Settings.ExternalIPs(),
 		Servers:     cfg.Servers,
 		Cluster:     cfg.Cluster,
-		Nftables:    facts.Nftables,
+		NoNftables:  facts.NoNftables,
 		Args:        cfg.Settings.KubeProxyArgs,
 	})
 	beforeGateway := append(slices.Clone(cfg.Balancing), hostComponent, api)
@@ -322,7 +322,7 @@ func AddTo(group *component.Group, cfg Config, api component.Component, first ..
 
 // policyConfig returns what enforces NetworkPolicies on a node.
 func policyConfig(cfg Config, facts host.Facts, nodeEvents *events.Node) policy.Config {
-	own := policy.Config{Policies: cfg.Policies, Nftables: facts.Nftables, Metrics: cfg.Metrics.Registerer(metrics.Kubelet), WarnPod: nodeEvents.WarnPod}
+	own := policy.Config{Policies: cfg.Policies, NoNftables: facts.NoNftables, Metrics: cfg.Metrics.Registerer(metrics.Kubelet), WarnPod: nodeEvents.WarnPod}
 	if cfg.Cluster.FlannelBackend != "none" {
 		own.Bridge = network.BridgeName
 	}

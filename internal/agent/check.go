@@ -18,7 +18,8 @@ import (
 )
 
 // CheckArguments returns all faults in the user's arguments for upstream's kubelet and
-// kube-proxy. It changes nothing, and nothing needs to run. node is the node's name.
+// kube-proxy, with those that only this kernel makes faults. It changes nothing, and nothing
+// needs to run. node is the node's name.
 func CheckArguments(node string, settings config.Node, cluster config.Cluster) error {
 	facts, err := host.Detect()
 	if err != nil {
@@ -35,8 +36,7 @@ func CheckArguments(node string, settings config.Node, cluster config.Cluster) e
 		ProtectKernel: settings.ProtectKernelDefaults,
 		Args:          settings.KubeletArgs,
 	})
-	// Whether the kernel has nftables is not about arguments.
-	_, proxyFault := proxy.New(proxy.Config{Cluster: cluster, Args: settings.KubeProxyArgs, Nftables: true})
+	_, proxyFault := proxy.New(proxy.Config{Cluster: cluster, Args: settings.KubeProxyArgs, NoNftables: facts.NoNftables})
 	return errors.Join(kubeletFault, proxyFault)
 }
 
@@ -85,5 +85,5 @@ func check(ctx context.Context, cfg *config.Config, name string) error {
 	}
 	cluster := cfg.Cluster
 	cluster.DisableKubeProxy = true // whether the cluster has the proxy, the agent learns when it joins
-	return errors.Join(CheckArguments(name, cfg.Node, cfg.Cluster), host.CheckPorts(ctx, Ports(cfg.Node, cluster, node.IPs)))
+	return errors.Join(CheckArguments(name, cfg.Node, cluster), host.CheckPorts(ctx, Ports(cfg.Node, cluster, node.IPs)))
 }

@@ -71,7 +71,9 @@ func whatToCheck(cfg *config.Config, role config.Role) (check host.CheckConfig, 
 			return check, err
 		}
 		check.Ports = agent.Ports(cfg.Node, cfg.Cluster, node.IPs)
-		return check, agent.CheckArguments(node.Name, cfg.Node, cfg.Cluster)
+		cluster := cfg.Cluster
+		cluster.DisableKubeProxy = true // whether the cluster has it, the agent learns when it joins
+		return check, agent.CheckArguments(node.Name, cfg.Node, cluster)
 	}
 	node, err := server.ResolveNode(cfg)
 	if err != nil {

@@ -71,7 +71,7 @@ func CheckHost(ctx context.Context, cfg CheckConfig) []Check {
 	} else {
 		checks = append(checks, checkFacts(facts)...)
 	}
-	checks = append(checks, checkKernel("/")...)
+	checks = append(checks, checkKernel("/", facts.CgroupVersion)...)
 	checks = append(checks, checkStorage("/")...)
 	checks = append(checks, checkPorts(ctx, "/", cfg.Ports, cfg.Kedge)...)
 	firewall := Firewall{cfg.Ports, cfg.PodCIDRs, cfg.ServiceCIDRs}
@@ -101,15 +101,6 @@ func checkPrivileges(uid int) []Check {
 }
 
 func checkFacts(f Facts) []Check {
-	cgroup := Check{Group: "cgroups", Name: "version", Result: OK, Detail: strconv.Itoa(f.CgroupVersion)}
-	if f.CgroupVersion == 1 {
-		cgroup.Result, cgroup.Cost = Warn, "no memory QoS, no swap for pods; upstream will drop version 1"
-	}
-	controllers := Check{Group: "cgroups", Name: "controllers", Result: OK, Detail: strings.Join(f.Controllers, " ")}
-	if missing := f.missingControllers(); len(missing) > 0 {
-		controllers.Result, controllers.Detail = Fail, "missing: "+strings.Join(missing, " ")
-		controllers.Cost = controllerHint(missing)
-	}
 	memory := Check{Group: "host", Name: "memory", Result: OK, Detail: fmt.Sprintf("%d MiB", f.MemoryBytes>>20)}
 	switch {
 	case f.MemoryBytes < leastMemory:
@@ -117,17 +108,12 @@ func checkFacts(f Facts) []Check {
 	case f.MemoryBytes < goodMemory:
 		memory.Detail += ": enough for a server and about five small pods"
 	}
-	checks := []Check{
-		cgroup, controllers,
-		{Group: "cgroups", Name: "driver", Result: OK, Detail: f.CgroupDriver},
-		memory,
-	}
+	checks := append(checkCgroups(f), memory, checkNftables(f.NoNftables))
 	for _, lack := range []struct {
 		name string
 		has  bool
 		cost string
 	}{
-		{"nftables", f.Nftables, "Services need --kube-proxy-arg proxy-mode=iptables, and pod networking iptables too"},
 		{"CAP_SYS_RESOURCE", f.SysResource, "the kernel may kill important containers first when memory runs out"},
 		{"AppArmor or SELinux", f.AppArmor || f.SELinux, "containers are confined by capabilities, namespaces and seccomp alone"},
 		{"systemd", f.Systemd, "systemd does not restart kedge if it ends"},
@@ -139,6 +125,33 @@ func checkFacts(f Facts) []Check {
 		checks = append(checks, c)
 	}
 	return checks
+}
+
+// checkCgroups tells version 1, hybrid, version 2, and version 2 without controllers apart.
+func checkCgroups(f Facts) []Check {
+	version := Check{Group: "cgroups", Name: "version", Result: OK, Detail: strconv.Itoa(f.CgroupVersion)}
+	if f.CgroupVersion == 1 {
+		version.Result, version.Cost = Warn, "no memory QoS, no swap for pods; upstream will drop version 1"
+		if f.CgroupHybrid {
+			version.Detail = "hybrid: version 2 without controllers beside version 1, which pods use"
+			version.Cost += ". Boot with systemd.unified_cgroup_hierarchy=1 for version 2"
+		}
+	}
+	controllers := Check{Group: "cgroups", Name: "controllers", Result: OK, Detail: strings.Join(f.Controllers, " ")}
+	if missing := f.missingControllers(); len(missing) > 0 {
+		controllers.Result, controllers.Detail = Fail, "missing: "+strings.Join(missing, " ")
+		controllers.Cost = f.controllerHint(missing)
+	}
+	return []Check{version, controllers, {Group: "cgroups", Name: "driver", Result: OK, Detail: f.CgroupDriver}}
+}
+
+func checkNftables(lack error) Check {
+	c := Check{Group: "host", Name: "nftables", Result: OK}
+	if lack != nil {
+		c.Result, c.Detail = Warn, lack.Error()
+		c.Cost = "Services need --kube-proxy-arg proxy-mode=iptables; NetworkPolicies are not enforced; kedge run and kedge cluster do not work"
+	}
+	return c
 }
 
 // checkDisk looks at the file system that the data directory is, or will be, on.
@@ -190,19 +203,12 @@ func clockSynchronised() bool {
 	return err == nil && state != unix.TIME_ERROR
 }
 
-// checkLimits finds limits that are hit only when a node is busy.
+// checkLimits finds limits that are hit only when a node is busy, and that a start cannot raise.
 func checkLimits(root string) []Check {
 	var checks []Check
-	for _, limit := range []struct {
-		sysctl string
-		least  int
-		cost   string
-	}{
-		{"fs/inotify/max_user_instances", 512, "log followers and file watchers fail with `too many open files` on a busy node: raise it with sysctl"},
-		{"fs/inotify/max_user_watches", 65536, "log followers and file watchers fail with `no space left on device` on a busy node: raise it with sysctl"},
-	} {
-		name := strings.ReplaceAll(limit.sysctl, "/", ".")
-		data, err := os.ReadFile(filepath.Join(root, "proc/sys", limit.sysctl))
+	for _, limit := range inotifyLimits {
+		file := filepath.Join(root, "proc/sys", limit.name)
+		data, err := os.ReadFile(file)
 		if err != nil {
 			continue
 		}
@@ -210,9 +216,16 @@ func checkLimits(root string) []Check {
 		if err != nil {
 			continue
 		}
-		c := Check{Group: "limits", Name: name, Result: OK, Detail: strconv.Itoa(value)}
+		c := Check{Group: "limits", Name: strings.ReplaceAll(limit.name, "/", "."), Result: OK, Detail: strconv.Itoa(value)}
 		if value < limit.least {
-			c.Result, c.Cost = Warn, limit.cost
+			// In a container /proc/sys may be read-only.
+			if f, err := os.OpenFile(file, os.O_WRONLY, 0); err == nil {
+				f.Close()
+				c.Detail = fmt.Sprintf("%d: kedge raises it to %d", value, limit.least)
+			} else if value < limit.enough {
+				c.Result = Warn
+				c.Cost = fmt.Sprintf("log followers and file watchers fail with `%s` on a busy node: run `sysctl -w %s=%d` on the host", limit.fault, c.Name, limit.least)
+			}
 		}
 		checks = append(checks, c)
 	}

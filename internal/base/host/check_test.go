@@ -3,9 +3,13 @@ package host
 import (
 	"bytes"
 	"compress/gzip"
+	"errors"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 func byName(t *testing.T, checks []Check, name string) Check {
@@ -21,7 +25,7 @@ func byName(t *testing.T, checks []Check, name string) Check {
 
 func TestCheckFacts(t *testing.T) {
 	facts := good()
-	facts.MemoryBytes, facts.Nftables, facts.AppArmor = 4<<30, true, true
+	facts.MemoryBytes, facts.AppArmor = 4<<30, true
 	if checks := checkFacts(facts); Worst(checks) != OK {
 		t.Errorf("a good host gets %+v", checks)
 	}
@@ -29,7 +33,7 @@ func TestCheckFacts(t *testing.T) {
 	if c := byName(t, checkFacts(facts), "memory"); c.Result != OK || !strings.Contains(c.Detail, "enough for a server") {
 		t.Errorf("256 MiB: %+v", c)
 	}
-	facts.Controllers, facts.MemoryBytes, facts.Nftables = []string{"cpu", "pids"}, 128<<20, false
+	facts.Controllers, facts.MemoryBytes, facts.NoNftables = []string{"cpu", "pids"}, 128<<20, errors.New("no family inet")
 	checks := checkFacts(facts)
 	for name, want := range map[string]Result{"controllers": Fail, "memory": Fail, "nftables": Warn, "systemd": OK} {
 		if c := byName(t, checks, name); c.Result != want || c.Result != OK && c.Cost == "" {
@@ -46,19 +50,77 @@ func TestCheckKernel(t *testing.T) {
 	w := gzip.NewWriter(&config)
 	_, _ = w.Write([]byte("CONFIG_NAMESPACES=y\nCONFIG_VXLAN=m\n# CONFIG_VETH is not set\n"))
 	_ = w.Close()
-	checks := checkKernel(tree(t, map[string]string{"proc/sys/kernel/osrelease": "6.1.0\n", "proc/config.gz": config.String()}))
+	checks := checkKernel(tree(t, map[string]string{"proc/sys/kernel/osrelease": "6.1.0\n", "proc/config.gz": config.String()}), 2)
 	for name, want := range map[string]Result{"NAMESPACES": OK, "VXLAN": OK, "VETH": Fail, "WIREGUARD": Warn} {
 		if c := byName(t, checks, name); c.Result != want || c.Result != OK && c.Cost == "" {
 			t.Errorf("%+v, want %s and its cost", c, want)
 		}
 	}
-	checks = checkKernel(tree(t, map[string]string{"proc/sys/kernel/osrelease": "6.1.0\n"}))
+	checks = checkKernel(tree(t, map[string]string{"proc/sys/kernel/osrelease": "6.1.0\n"}), 2)
 	if len(checks) != 1 || checks[0].Result != Warn || !strings.Contains(checks[0].Detail, "6.1.0") {
 		t.Errorf("without a configuration of the kernel: got %+v, want one warning", checks)
 	}
-	checks = checkKernel(tree(t, map[string]string{"proc/sys/kernel/osrelease": "6.1.0\n", "boot/config-6.1.0": "CONFIG_VETH=y\n"}))
+	checks = checkKernel(tree(t, map[string]string{"proc/sys/kernel/osrelease": "6.1.0\n", "boot/config-6.1.0": "CONFIG_VETH=y\n"}), 2)
 	if c := byName(t, checks, "VETH"); c.Result != OK {
 		t.Errorf("with a configuration in /boot: got %+v, want OK", c)
+	}
+	for _, file := range configFiles[1:] {
+		file = strings.ReplaceAll(file, "%s", "6.1.0")
+		checks = checkKernel(tree(t, map[string]string{"proc/sys/kernel/osrelease": "6.1.0\n", file: "CONFIG_VETH=y\n"}), 2)
+		if c := byName(t, checks, "configuration"); c.Result != OK || c.Detail != "/"+file {
+			t.Errorf("with %s: got %+v", file, c)
+		}
+	}
+}
+
+// TestCheckCgroups has each kind of cgroups, with a kernel that has no cpuset.
+func TestCheckCgroups(t *testing.T) {
+	kernel := tree(t, map[string]string{"proc/sys/kernel/osrelease": "6.1.0\n", "boot/config-6.1.0": "CONFIG_MEMCG=y\n"})
+	v1 := []string{"cpu", "cpuacct", "cpuset", "memory", "pids"}
+	for name, test := range map[string]struct {
+		facts                        Facts
+		version, controllers, cpuset Result
+		detail, cost                 string
+	}{
+		"version 1":      {Facts{CgroupVersion: 1, Controllers: v1}, Warn, OK, Fail, "1", "no swap"},
+		"hybrid":         {Facts{CgroupVersion: 1, CgroupHybrid: true, Controllers: v1}, Warn, OK, Fail, "hybrid", "unified_cgroup_hierarchy=1"},
+		"version 2":      {Facts{CgroupVersion: 2, Controllers: v1}, OK, OK, Warn, "2", ""},
+		"without cpuset": {Facts{CgroupVersion: 2, Controllers: []string{"cpu", "memory", "pids"}}, OK, OK, Warn, "2", ""},
+		"no controllers": {Facts{CgroupVersion: 2}, OK, Fail, Warn, "2", "without any controllers"},
+		"v1 has them":    {Facts{CgroupVersion: 2, CgroupElsewhere: map[string]string{"memory": "elsewhere"}}, OK, Fail, Warn, "2", "memory: elsewhere"},
+		"memory is off":  {Facts{CgroupVersion: 2, Controllers: []string{"cpu", "pids"}}, OK, Fail, Warn, "2", "cgroup_enable=memory"},
+	} {
+		checks := checkCgroups(test.facts)
+		version, controllers := byName(t, checks, "version"), byName(t, checks, "controllers")
+		cpuset := byName(t, checkKernel(kernel, test.facts.CgroupVersion), "CPUSETS")
+		if version.Result != test.version || controllers.Result != test.controllers || cpuset.Result != test.cpuset ||
+			!strings.HasPrefix(version.Detail, test.detail) || !strings.Contains(version.Cost+controllers.Cost, test.cost) {
+			t.Errorf("%s: got %+v, %+v and %+v", name, version, controllers, cpuset)
+		}
+	}
+}
+
+// TestCheckLimits has limits of a stock Debian, which a start raises, and those of a container, which it cannot raise.
+func TestCheckLimits(t *testing.T) {
+	root := tree(t, map[string]string{"proc/sys/fs/inotify/max_user_instances": "128\n", "proc/sys/fs/inotify/max_user_watches": "65536\n"})
+	checks := checkLimits(root)
+	if c := byName(t, checks, "fs.inotify.max_user_instances"); c.Result != OK || c.Detail != "128: kedge raises it to 8192" {
+		t.Errorf("got %+v", c)
+	}
+	if c := byName(t, checks, "fs.inotify.max_user_watches"); c.Result != OK || c.Detail != "65536" {
+		t.Errorf("got %+v", c)
+	}
+	sys := filepath.Join(root, "proc/sys")
+	if err := errors.Join(unix.Mount(sys, sys, "", unix.MS_BIND, ""), unix.Mount("", sys, "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY, "")); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := unix.Unmount(sys, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	}()
+	if c := byName(t, checkLimits(root), "fs.inotify.max_user_instances"); c.Result != Warn || !strings.Contains(c.Cost, "sysctl -w fs.inotify.max_user_instances=8192") {
+		t.Errorf("read-only: got %+v", c)
 	}
 }
 

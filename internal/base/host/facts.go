@@ -11,7 +11,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"github.com/kedge-dev/kedge/internal/base/datadir"
@@ -28,6 +27,10 @@ const (
 type Facts struct {
 	// CgroupVersion is 2 where /sys/fs/cgroup is the unified hierarchy, else 1.
 	CgroupVersion int
+	// CgroupHybrid is whether version 2 is mounted too, while the controllers are those of version 1.
+	CgroupHybrid bool
+	// CgroupElsewhere says of controllers of version 2 that cannot be used why, if the kernel tells.
+	CgroupElsewhere map[string]string
 	// CgroupDriver is DriverSystemd or DriverCgroupfs.
 	CgroupDriver string
 	// Controllers are the cgroup controllers that can be used, sorted.
@@ -41,22 +44,23 @@ type Facts struct {
 	AppArmor bool
 	// SELinux is whether the kernel enforces it or could.
 	SELinux bool
-	// Nftables is whether the kernel has nf_tables.
-	Nftables bool
+	// NoNftables is what of nftables kedge needs and the kernel does not have, or nil. kedge then uses
+	// iptables in all places, or does without.
+	NoNftables error
 	// MemoryBytes is the machine's memory.
 	MemoryBytes uint64
 }
 
 // Detect looks at this machine.
 func Detect() (Facts, error) {
-	p := probe{root: "/", nftables: hasNftables, lookPath: exec.LookPath}
+	p := probe{root: "/", nftables: nftables, lookPath: exec.LookPath}
 	return p.detect()
 }
 
 // probe is where Detect looks: tests give it another root.
 type probe struct {
 	root     string
-	nftables func() bool
+	nftables func() error
 	lookPath func(string) (string, error)
 }
 
@@ -71,12 +75,12 @@ func (p probe) exists(elements ...string) bool {
 
 func (p probe) detect() (Facts, error) {
 	facts := Facts{
-		Systemd:  p.systemd(),
-		SELinux:  p.exists("sys/fs/selinux/enforce"),
-		Nftables: p.nftables(),
+		Systemd:    p.systemd(),
+		SELinux:    p.exists("sys/fs/selinux/enforce"),
+		NoNftables: p.nftables(),
 	}
 	var err error
-	if facts.CgroupVersion, facts.Controllers, err = p.cgroups(); err != nil {
+	if err := p.cgroups(&facts); err != nil {
 		return Facts{}, err
 	}
 	if facts.SysResource, err = p.sysResource(); err != nil {
@@ -122,44 +126,74 @@ func (p probe) driver(facts Facts) string {
 // driverRecord is where preparing the host records the cgroup driver.
 const driverRecord = datadir.RunDir + "/cgroup-driver"
 
-// cgroups returns the version of the hierarchy that containers get, and its
+// cgroups finds the version of the hierarchy that containers get, and its
 // controllers. A hybrid host, with version 2 at /sys/fs/cgroup/unified, counts
 // as version 1: its controllers are there.
-func (p probe) cgroups() (version int, controllers []string, err error) {
+func (p probe) cgroups(facts *Facts) error {
 	mounts, err := os.ReadFile(p.path("proc/mounts"))
 	if err != nil {
-		return 0, nil, fmt.Errorf("read mounts: %w", err)
+		return fmt.Errorf("read mounts: %w", err)
 	}
+	unified := false
 	for line := range strings.Lines(string(mounts)) {
 		fields := strings.Fields(line)
 		if len(fields) < 4 {
 			continue
 		}
 		switch target, kind := fields[1], fields[2]; {
-		case target == "/sys/fs/cgroup" && kind == "cgroup2":
-			version = 2
+		case kind == "cgroup2" && (target == "/sys/fs/cgroup" || strings.HasPrefix(target, "/sys/fs/cgroup/")):
+			unified = true
+			if target == "/sys/fs/cgroup" && facts.CgroupVersion == 0 {
+				facts.CgroupVersion = 2
+			}
 		case kind == "cgroup" && strings.HasPrefix(target, "/sys/fs/cgroup/"):
-			version = 1
+			facts.CgroupVersion = 1
 			for _, option := range strings.Split(fields[3], ",") {
 				if slices.Contains(cgroupControllers, option) {
-					controllers = append(controllers, option)
+					facts.Controllers = append(facts.Controllers, option)
 				}
 			}
 		}
 	}
-	switch version {
+	switch facts.CgroupVersion {
 	case 0:
-		return 0, nil, fmt.Errorf("no cgroups are mounted at /sys/fs/cgroup, so no container can run: " +
+		return fmt.Errorf("no cgroups are mounted at /sys/fs/cgroup, so no container can run: " +
 			"mount them with `mount -t cgroup2 none /sys/fs/cgroup`")
+	case 1:
+		facts.CgroupHybrid = unified
 	case 2:
 		list, err := os.ReadFile(p.path("sys/fs/cgroup/cgroup.controllers"))
 		if err != nil {
-			return 0, nil, fmt.Errorf("read cgroup controllers: %w", err)
+			return fmt.Errorf("read cgroup controllers: %w", err)
 		}
-		controllers = strings.Fields(string(list))
+		facts.Controllers = strings.Fields(string(list))
+		facts.CgroupElsewhere = p.elsewhere(facts.Controllers)
 	}
-	slices.Sort(controllers)
-	return version, slices.Compact(controllers), nil
+	slices.Sort(facts.Controllers)
+	facts.Controllers = slices.Compact(facts.Controllers)
+	return nil
+}
+
+// elsewhere says why version 2 lacks controllers that the kernel has: cgroups(7), /proc/cgroups.
+func (p probe) elsewhere(has []string) map[string]string {
+	list, err := os.ReadFile(p.path("proc/cgroups"))
+	if err != nil {
+		return nil
+	}
+	reasons := map[string]string{}
+	for line := range strings.Lines(string(list)) {
+		fields := strings.Fields(line)
+		if len(fields) != 4 || strings.HasPrefix(fields[0], "#") || slices.Contains(has, fields[0]) {
+			continue
+		}
+		switch name, hierarchy, enabled := fields[0], fields[1], fields[3]; {
+		case enabled == "0":
+			reasons[name] = "the kernel's command line turns it off (cgroup_disable)"
+		case hierarchy != "0":
+			reasons[name] = "a hierarchy of version 1 has it: unmount that, or boot with cgroup_no_v1=all"
+		}
+	}
+	return reasons
 }
 
 // cgroupControllers are those of version 1 among its mount options.
@@ -219,13 +253,4 @@ func field(data []byte, name string) (string, bool) {
 		}
 	}
 	return "", false
-}
-
-// hasNftables asks nf_tables for its generation, which also makes the kernel
-// load the module where it can.
-func hasNftables() bool {
-	request := nl.NewNetlinkRequest(unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_GETGEN, 0)
-	request.AddData(&nl.Nfgenmsg{NfgenFamily: unix.AF_UNSPEC, Version: nl.NFNETLINK_V0})
-	_, err := request.Execute(unix.NETLINK_NETFILTER, 0)
-	return err == nil
 }

@@ -72,8 +72,15 @@ func TestDetect(t *testing.T) {
 		"version 2 under systemd":          {files: with("proc/1/comm", "systemd\n", "run/systemd/system/", ""), version: 2, driver: DriverSystemd},
 		"systemd's folder without systemd": {files: with("run/systemd/system/", ""), version: 2, driver: DriverCgroupfs},
 		"hybrid": {files: with("proc/mounts", hybridMounts), version: 1, driver: DriverCgroupfs, check: func(f Facts) bool {
-			return slices.Equal(f.Controllers, []string{"cpu", "cpuacct", "cpuset", "memory", "pids"})
+			return f.CgroupHybrid && slices.Equal(f.Controllers, []string{"cpu", "cpuacct", "cpuset", "memory", "pids"})
 		}},
+		"version 1": {files: with("proc/mounts", strings.ReplaceAll(hybridMounts, "cgroup2", "none")), version: 1, driver: DriverCgroupfs, check: func(f Facts) bool { return !f.CgroupHybrid }},
+		"version 2 whose controllers are elsewhere": {files: with("sys/fs/cgroup/cgroup.controllers", "cpu\n",
+			"proc/cgroups", "#subsys_name\thierarchy\tnum_cgroups\tenabled\ncpu\t0\t9\t1\nmemory\t0\t9\t0\npids\t4\t9\t1\nio\t0\t9\t1\n"),
+			version: 2, driver: DriverCgroupfs, check: func(f Facts) bool {
+				hint := f.controllerHint(f.missingControllers())
+				return strings.Contains(hint, "memory: the kernel's command line") && strings.Contains(hint, "pids: a hierarchy of version 1") && len(f.CgroupElsewhere) == 2
+			}},
 		"hybrid under systemd":                {files: with("proc/mounts", hybridMounts, "proc/1/comm", "systemd\n", "run/systemd/system/", ""), version: 1, driver: DriverCgroupfs},
 		"no cgroups":                          {files: with("proc/mounts", "proc /proc proc rw 0 0\n"), err: "no cgroups are mounted"},
 		"no CAP_SYS_RESOURCE":                 {files: with("proc/self/status", fewCaps), version: 2, driver: DriverCgroupfs, check: func(f Facts) bool { return !f.SysResource }},
@@ -84,7 +91,7 @@ func TestDetect(t *testing.T) {
 		"a Raspberry Pi with memory disabled": {files: with("sys/fs/cgroup/cgroup.controllers", "cpuset cpu io pids"), version: 2, driver: DriverCgroupfs, check: func(f Facts) bool { return slices.Equal(f.missingControllers(), []string{"memory"}) }},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p := probe{root: tree(t, test.files), nftables: func() bool { return true }, lookPath: func(string) (string, error) { return "", nil }}
+			p := probe{root: tree(t, test.files), nftables: func() error { return nil }, lookPath: func(string) (string, error) { return "", nil }}
 			got, err := p.detect()
 			if test.err != "" {
 				if err == nil || !strings.Contains(err.Error(), test.err) {
@@ -116,7 +123,7 @@ func TestAppArmorNeedsItsParser(t *testing.T) {
 	p := probe{root: tree(t, map[string]string{
 		"proc/mounts": v2Mounts, "proc/self/status": allCaps, "proc/meminfo": "MemTotal: 1 kB",
 		"sys/fs/cgroup/cgroup.controllers": "cpu", "sys/module/apparmor/parameters/enabled": "Y",
-	}), nftables: func() bool { return false }, lookPath: func(string) (string, error) { return "", errors.New("not found") }}
+	}), nftables: func() error { return nil }, lookPath: func(string) (string, error) { return "", errors.New("not found") }}
 	facts, err := p.detect()
 	if err != nil || facts.AppArmor {
 		t.Errorf("got %+v, %v", facts, err)

@@ -13,61 +13,60 @@ import (
 // kernelOption is an option that the kernel is built with.
 type kernelOption struct {
 	name string
-	need Result // the result if it is missing
-	cost string
+	// cgroups is the version of cgroups that needs it, or 0 for both.
+	cgroups int
+	need    Result // the result if it is missing
+	cost    string
 }
 
 // kernelOptions are those that Kubernetes and kedge use. Sources: moby's
-// contrib/check-config.sh, k8s.io/system-validators, and what kube-proxy's
-// nftables mode, flannel and the CNI plugins ask of the kernel.
+// contrib/check-config.sh, k8s.io/system-validators, and what flannel and the
+// CNI plugins ask of the kernel. Those of nftables are tried: see nftables.
 var kernelOptions = []kernelOption{
-	{"NAMESPACES", Fail, "no container can run"},
-	{"NET_NS", Fail, "no container can run"},
-	{"PID_NS", Fail, "no container can run"},
-	{"IPC_NS", Fail, "no container can run"},
-	{"UTS_NS", Fail, "no container can run"},
-	{"USER_NS", Warn, "pods with hostUsers: false do not start"},
-	{"CGROUPS", Fail, "no container can run"},
-	{"MEMCG", Fail, "no memory limits: the kubelet does not start"},
-	{"CPUSETS", Fail, "the kubelet does not start"},
-	{"CGROUP_SCHED", Fail, "no CPU shares: the kubelet does not start"},
-	{"CFS_BANDWIDTH", Warn, "CPU limits do not hold"},
-	{"CGROUP_PIDS", Fail, "no limits on processes: the kubelet does not start"},
-	{"CGROUP_FREEZER", Warn, "containers cannot be paused (cgroup version 1)"},
-	{"CGROUP_DEVICE", Warn, "containers are not kept from devices (cgroup version 1)"},
-	{"CGROUP_BPF", Warn, "containers are not kept from devices (cgroup version 2)"},
-	{"POSIX_MQUEUE", Fail, "no container can run: runc mounts it"},
-	{"KEYS", Warn, "containers share kernel keys"},
-	{"SECCOMP_FILTER", Warn, "containers may make any system call"},
-	{"OVERLAY_FS", Warn, "images and containers are copied instead of stacked, which takes disk and time"},
-	{"VETH", Fail, "pods have no network"},
-	{"BRIDGE", Fail, "pods have no network"},
-	{"BRIDGE_NETFILTER", Warn, "a pod does not reach a Service whose endpoint is on the same node"},
-	{"VXLAN", Warn, "pods of different nodes do not reach each other, but with flannel-backend host-gw"},
-	{"WIREGUARD", Warn, "flannel-backend wireguard-native does not work"},
-	{"NF_CONNTRACK", Fail, "Services do not work"},
-	{"NF_TABLES", Warn, "Services need --kube-proxy-arg proxy-mode=iptables"},
-	{"NF_TABLES_INET", Warn, "Services need --kube-proxy-arg proxy-mode=iptables"},
-	{"NFT_CT", Warn, "Services need --kube-proxy-arg proxy-mode=iptables"},
-	{"NFT_NAT", Warn, "Services need --kube-proxy-arg proxy-mode=iptables"},
-	{"NFT_MASQ", Warn, "Services need --kube-proxy-arg proxy-mode=iptables"},
-	{"NFT_REJECT", Warn, "connections to Services without endpoints hang"},
-	{"NFT_FIB", Warn, "NodePorts need --kube-proxy-arg proxy-mode=iptables"},
-	{"NFT_NUMGEN", Warn, "Services need --kube-proxy-arg proxy-mode=iptables"},
-	{"NET_SCH_TBF", Warn, "limits on the bandwidth of pods do not hold"},
-	{"NET_SCH_INGRESS", Warn, "limits on the bandwidth of pods do not hold"},
+	{"NAMESPACES", 0, Fail, "no container can run"},
+	{"NET_NS", 0, Fail, "no container can run"},
+	{"PID_NS", 0, Fail, "no container can run"},
+	{"IPC_NS", 0, Fail, "no container can run"},
+	{"UTS_NS", 0, Fail, "no container can run"},
+	{"USER_NS", 0, Warn, "pods with hostUsers: false do not start"},
+	{"CGROUPS", 0, Fail, "no container can run"},
+	{"MEMCG", 0, Fail, "no memory limits: the kubelet does not start"},
+	{"CPUSETS", 1, Fail, "the kubelet does not start"},
+	{"CGROUP_CPUACCT", 1, Fail, "the kubelet does not start"},
+	{"CPUSETS", 2, Warn, "pods have no processors of their own (--kubelet-arg cpu-manager-policy=static)"},
+	{"CGROUP_SCHED", 0, Fail, "no CPU shares: the kubelet does not start"},
+	{"CFS_BANDWIDTH", 0, Warn, "CPU limits do not hold"},
+	{"CGROUP_PIDS", 0, Fail, "no limits on processes: the kubelet does not start"},
+	{"CGROUP_FREEZER", 1, Warn, "containers cannot be paused"},
+	{"CGROUP_DEVICE", 1, Warn, "containers are not kept from devices"},
+	{"CGROUP_BPF", 2, Warn, "containers are not kept from devices"},
+	{"POSIX_MQUEUE", 0, Fail, "no container can run: runc mounts it"},
+	{"KEYS", 0, Warn, "containers share kernel keys"},
+	{"SECCOMP_FILTER", 0, Warn, "containers may make any system call"},
+	{"OVERLAY_FS", 0, Warn, "images and containers are copied instead of stacked, which takes disk and time"},
+	{"VETH", 0, Fail, "pods have no network"},
+	{"BRIDGE", 0, Fail, "pods have no network"},
+	{"BRIDGE_NETFILTER", 0, Warn, "a pod does not reach a Service whose endpoint is on the same node"},
+	{"VXLAN", 0, Warn, "pods of different nodes do not reach each other, but with flannel-backend host-gw"},
+	{"WIREGUARD", 0, Warn, "flannel-backend wireguard-native does not work"},
+	{"NF_CONNTRACK", 0, Fail, "Services do not work"},
+	{"NET_SCH_TBF", 0, Warn, "limits on the bandwidth of pods do not hold"},
+	{"NET_SCH_INGRESS", 0, Warn, "limits on the bandwidth of pods do not hold"},
 }
 
 // checkKernel looks the options up in the kernel's configuration, where the
-// host has it.
-func checkKernel(root string) []Check {
+// host has it. cgroups is the version of cgroups that pods get.
+func checkKernel(root string, cgroups int) []Check {
 	options, file, err := kernelConfig(root)
 	if err != nil {
 		return []Check{{Group: "kernel", Name: "configuration", Result: Warn, Detail: err.Error(),
-			Cost: "the kernel's features cannot be checked: load the module configs, or see whether a server starts"}}
+			Cost: "the kernel's features cannot be checked: run `modprobe configs` or copy the configuration to /boot, and check again"}}
 	}
 	checks := []Check{{Group: "kernel", Name: "configuration", Result: OK, Detail: file}}
 	for _, option := range kernelOptions {
+		if option.cgroups != 0 && option.cgroups != cgroups {
+			continue
+		}
 		c := Check{Group: "kernel", Name: option.name, Result: OK}
 		switch options[option.name] {
 		case "y":
@@ -82,6 +81,15 @@ func checkKernel(root string) []Check {
 	return checks
 }
 
+// configFiles are where distributions keep the configuration of the kernel with
+// the version that %s stands for: k8s.io/system-validators, kernel_validator.go,
+// and moby's contrib/check-config.sh.
+var configFiles = []string{
+	"proc/config.gz", "boot/config-%s", "usr/lib/modules/%s/config", "lib/modules/%s/config",
+	"usr/lib/ostree-boot/config-%s", "usr/lib/kernel/config-%s", "lib/kernel/config-%s",
+	"lib/modules/%s/build/.config", "usr/src/linux-headers-%s/.config", "usr/src/linux-%s/.config",
+}
+
 // kernelConfig reads the configuration of the running kernel from one of the
 // places where distributions keep it.
 func kernelConfig(root string) (options map[string]string, file string, err error) {
@@ -90,7 +98,10 @@ func kernelConfig(root string) (options map[string]string, file string, err erro
 		return nil, "", fmt.Errorf("read kernel version: %w", err)
 	}
 	v := strings.TrimSpace(string(release))
-	for _, name := range []string{"proc/config.gz", "boot/config-" + v, "lib/modules/" + v + "/config", "lib/modules/" + v + "/build/.config"} {
+	var places []string
+	for _, name := range configFiles {
+		name = strings.ReplaceAll(name, "%s", v)
+		places = append(places, "/"+name)
 		f, err := os.Open(filepath.Join(root, name))
 		if err != nil {
 			continue
@@ -108,7 +119,7 @@ func kernelConfig(root string) (options map[string]string, file string, err erro
 		}
 		return options, "/" + name, nil
 	}
-	return nil, "", fmt.Errorf("no configuration of kernel %s in /proc/config.gz, /boot or /lib/modules", v)
+	return nil, "", fmt.Errorf("no configuration of kernel %s: there is none of %s", v, strings.Join(places, ", "))
 }
 
 func parseKernelConfig(r io.Reader) (map[string]string, error) {

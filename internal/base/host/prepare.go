@@ -53,14 +53,17 @@ func (p preparer) path(name string) string { return filepath.Join(p.root, name) 
 // prepare returns what a user should know, in words.
 func (p preparer) prepare(ctx context.Context) (notes []string, err error) {
 	if missing := p.Facts.missingControllers(); len(missing) > 0 {
-		return nil, fmt.Errorf("the kernel does not offer the cgroup controllers %s: %s",
-			strings.Join(missing, ", "), controllerHint(missing))
+		return nil, fmt.Errorf("cgroups of version %d do not offer the controllers %s: %s",
+			p.Facts.CgroupVersion, strings.Join(missing, ", "), p.Facts.controllerHint(missing))
 	}
 	if err := p.recordDriver(); err != nil {
 		return nil, err
 	}
 	if p.Facts.CgroupVersion == 1 {
 		notes = append(notes, "cgroups are version 1: pods run, without memory QoS and swap; version 2 comes with systemd.unified_cgroup_hierarchy=1 on the kernel's command line")
+	}
+	if p.Facts.NoNftables != nil {
+		notes = append(notes, fmt.Sprintf("nftables cannot be used, so the network of pods uses iptables: %v", p.Facts.NoNftables))
 	}
 	if !p.Facts.SysResource {
 		notes = append(notes, "no CAP_SYS_RESOURCE here: containers get no OOM score below kedge's own")
@@ -117,7 +120,20 @@ func (p preparer) recordDriver() error {
 	return nil
 }
 
-func controllerHint(missing []string) string {
+// controllerHint says why controllers are missing, and what to do.
+func (f Facts) controllerHint(missing []string) string {
+	var reasons []string
+	for _, c := range missing {
+		if reason := f.CgroupElsewhere[c]; reason != "" {
+			reasons = append(reasons, c+": "+reason)
+		}
+	}
+	if len(reasons) > 0 {
+		return strings.Join(reasons, "; ")
+	}
+	if f.CgroupVersion == 2 && len(f.Controllers) == 0 {
+		return "this machine has cgroups of version 2 without any controllers: delegate them to this container, or enable them in the kernel"
+	}
 	for _, c := range missing {
 		if c == "memory" {
 			return "add `cgroup_memory=1 cgroup_enable=memory` to the kernel's command line " +
@@ -171,11 +187,14 @@ func modprobe(ctx context.Context, name string) error {
 // 128 instances is soon used up: kedge needs 24, a pod one for each follower of
 // its logs.
 var inotifyLimits = []struct {
-	name  string
-	least int
+	name string
+	// least is what a start raises the limit to. A node is not busy enough to hit enough.
+	least, enough int
+	// fault is what programs say at the limit.
+	fault string
 }{
-	{"fs/inotify/max_user_instances", 8192},
-	{"fs/inotify/max_user_watches", 65536},
+	{"fs/inotify/max_user_instances", 8192, 512, "too many open files"},
+	{"fs/inotify/max_user_watches", 65536, 65536, "no space left on device"},
 }
 
 // sysctls sets what Services and pod networking need and is not set yet. What

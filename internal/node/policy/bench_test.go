@@ -47,7 +47,7 @@ func BenchmarkNode(b *testing.B) {
 	}
 	ctx := context.Background()
 	start := func() *Policy {
-		p := New(Config{Nftables: true, Metrics: prometheus.NewRegistry()})
+		p := New(Config{Metrics: prometheus.NewRegistry()})
 		fail(p.apply(ctx, update))
 		p.Running(ctx, sandboxes)
 		if p.kernel == nil {

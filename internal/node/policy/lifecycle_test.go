@@ -224,7 +224,7 @@ func TestRestart(t *testing.T) {
 
 	// Disabled, the next start removes the table.
 	ctx, cancel := context.WithCancel(t.Context())
-	must(t, New(Config{Nftables: true, Metrics: prometheus.NewRegistry()}).Run(ctx, cancel))
+	must(t, New(Config{Metrics: prometheus.NewRegistry()}).Run(ctx, cancel))
 	if rules := ruleset(t); rules != "" {
 		t.Errorf("disabled, there is\n%s", rules)
 	}

@@ -74,8 +74,8 @@ type Config struct {
 	ClusterDNS []netip.Addr
 	// Bridge is the bridge of kedge's own network. It is empty with another network.
 	Bridge string
-	// Nftables is true if the kernel has nftables.
-	Nftables bool
+	// NoNftables is what of nftables the kernel lacks, or nil.
+	NoNftables error
 	// Metrics is where the component registers its metrics.
 	Metrics prometheus.Registerer
 	// WarnPod writes an Event about a pod. It must not block.
@@ -129,14 +129,14 @@ func New(cfg Config) *Policy {
 func (*Policy) Name() string { return Name }
 
 // Enforces tells whether pods need the gate.
-func (p *Policy) Enforces() bool { return p.cfg.Policies != nil && p.cfg.Nftables }
+func (p *Policy) Enforces() bool { return p.cfg.Policies != nil && p.cfg.NoNftables == nil }
 
 // Run implements component.Component. It follows what the server tells. When ctx is cancelled,
 // the table stays, because pods keep running.
 func (p *Policy) Run(ctx context.Context, ready func()) error {
 	if !p.Enforces() {
 		if p.cfg.Policies != nil {
-			p.log.Warn("NetworkPolicies are not enforced on this node, because its kernel has no nftables (nf_tables): pods have all connections. Use a kernel with nftables")
+			p.log.Warnf("NetworkPolicies are not enforced on this node: pods have all connections, because %v. Use a kernel with nftables", p.cfg.NoNftables)
 		} else if err := Cleanup(ctx); err != nil {
 			p.log.Warnf("Cannot remove the firewall rules of NetworkPolicies, which are disabled: %v", err)
 		}

@@ -117,7 +117,7 @@ func (w *world) newPolicy() *Policy {
 		WarnPod: func(_, name, _, reason, message string) {
 			w.warned = append(w.warned, fmt.Sprint(name, " ", reason, ": ", message))
 		},
-		Bridge: bridge, Nftables: true, ClusterDNS: []netip.Addr{netip.MustParseAddr("10.43.0.10"), netip.MustParseAddr("fd43::10")},
+		Bridge: bridge, ClusterDNS: []netip.Addr{netip.MustParseAddr("10.43.0.10"), netip.MustParseAddr("fd43::10")},
 	})
 	p.patience = 50 * time.Millisecond
 	return p

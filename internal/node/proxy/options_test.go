@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"errors"
 	"slices"
 	"strings"
 	"testing"
@@ -77,10 +78,16 @@ func TestConfigurationFaults(t *testing.T) {
 }
 
 func TestNewNamesTheModeForAKernelWithoutNftables(t *testing.T) {
-	if _, err := New(Config{Cluster: cluster}); err == nil || !strings.Contains(err.Error(), "--kube-proxy-arg proxy-mode=iptables") {
+	lack := errors.New("the kernel's nf_tables lacks the family inet")
+	if _, err := New(Config{Cluster: cluster, NoNftables: lack}); !errors.Is(err, lack) || !strings.Contains(err.Error(), "--kube-proxy-arg proxy-mode=iptables") {
 		t.Errorf("got %v", err)
 	}
-	if _, err := New(Config{Cluster: cluster, Args: []string{"proxy-mode=iptables"}}); err != nil {
+	if _, err := New(Config{Cluster: cluster, NoNftables: lack, Args: []string{"proxy-mode=iptables"}}); err != nil {
 		t.Errorf("got %v", err)
+	}
+	without := cluster
+	without.DisableKubeProxy = true
+	if _, err := New(Config{Cluster: without, NoNftables: lack}); err != nil {
+		t.Errorf("without kube-proxy: got %v", err)
 	}
 }

@@ -5,7 +5,6 @@ package proxy
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/netip"
 	"os"
@@ -59,8 +58,8 @@ type Config struct {
 	Cluster config.Cluster
 	// Args are the user's arguments for kube-proxy, each as name=value.
 	Args []string
-	// Nftables is true if the kernel has nftables.
-	Nftables bool
+	// NoNftables is what of nftables the kernel lacks, or nil.
+	NoNftables error
 }
 
 // Proxy is the component.
@@ -72,15 +71,15 @@ type Proxy struct {
 	client kubernetes.Interface
 }
 
-// New returns the service proxy of a node. It fails if cfg.Args has faults, or if the kernel does not
-// support the mode.
+// New returns the service proxy of a node. It fails if cfg.Args has faults, or if the cluster uses kube-proxy
+// and the kernel does not support the mode.
 func New(cfg Config) (*Proxy, error) {
 	configuration, err := newConfiguration(cfg.Cluster, cfg.Args)
 	if err != nil {
 		return nil, err
 	}
-	if configuration.Mode == proxyconfig.ProxyModeNFTables && !cfg.Nftables {
-		return nil, errors.New("this kernel has no nftables, which the service proxy needs: load the module nf_tables, or set --kube-proxy-arg proxy-mode=iptables")
+	if configuration.Mode == proxyconfig.ProxyModeNFTables && cfg.NoNftables != nil && !cfg.Cluster.DisableKubeProxy {
+		return nil, fmt.Errorf("the service proxy cannot use nftables on this kernel: %w: load the kernel's module, or set --kube-proxy-arg proxy-mode=iptables", cfg.NoNftables)
 	}
 	return &Proxy{cfg: cfg, config: configuration, log: logrus.WithField("component", name)}, nil
 }

@@ -259,7 +259,7 @@ func TestProxy(t *testing.T) {
 
 			p, err := New(Config{
 				NodeName: "a", NodeIPs: []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")},
-				Cluster: test.cluster, Args: test.args, Nftables: true,
+				Cluster: test.cluster, Args: test.args,
 			})
 			if err != nil {
 				t.Fatal(err)
