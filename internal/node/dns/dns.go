@@ -81,7 +81,7 @@ type DNS struct {
 
 // New returns the DNS of a node.
 func New(cfg Config) *DNS {
-	return &DNS{cfg: cfg, log: logrus.WithField("component", Name), source: &source{client: cfg.Objects}}
+	return &DNS{cfg: cfg, log: logrus.WithField("component", Name), source: &source{client: cfg.Objects, nameservers: newNameservers()}}
 }
 
 // Name implements component.Component.
@@ -129,7 +129,7 @@ func (d *DNS) Run(ctx context.Context, ready func()) (err error) {
 	if ctx.Err() != nil {
 		return nil
 	}
-	d.corefile.upstreams = upstreams(d.cfg.ResolvConf, d.cfg.ClusterDNS)
+	d.readResolvConf()
 	text, err := d.corefile.render(nil)
 	if err != nil {
 		return fmt.Errorf("write Corefile: %w", err)
@@ -143,6 +143,7 @@ func (d *DNS) Run(ctx context.Context, ready func()) (err error) {
 	d.running = text
 
 	parts := make(chan *corev1.ConfigMap)
+	tasks.Go(func() { d.source.nameservers.follow(ctx, nameserverInterval) })
 	tasks.Go(func() { watchCustom(ctx, d.objects, parts) })
 	tasks.Go(func() {
 		if d.waitAnswers(ctx) {
@@ -167,12 +168,18 @@ func (d *DNS) serve(ctx context.Context, parts <-chan *corev1.ConfigMap, links *
 				d.log.Warnf("cannot adapt the packet filter to the host's interfaces: %v", err)
 			}
 		case <-tick.C:
-			d.corefile.upstreams = upstreams(d.cfg.ResolvConf, d.cfg.ClusterDNS)
+			d.readResolvConf()
 			if err := d.reload(d.custom); err != nil {
 				d.log.Warnf("cannot use the nameservers of %s: %v", d.cfg.ResolvConf, err)
 			}
 		}
 	}
+}
+
+// readResolvConf takes over the nameservers of the host, for the next Corefile.
+func (d *DNS) readResolvConf() {
+	d.corefile.upstreams = upstreams(d.cfg.ResolvConf, d.cfg.ClusterDNS)
+	d.source.nameservers.set(d.corefile.upstreams)
 }
 
 // customize applies the user's parts. nil means that there are none. If a part cannot be used, all are

@@ -27,7 +27,6 @@ import (
 	_ "github.com/coredns/coredns/plugin/dns64"
 	_ "github.com/coredns/coredns/plugin/errors"
 	_ "github.com/coredns/coredns/plugin/file"
-	_ "github.com/coredns/coredns/plugin/forward"
 	_ "github.com/coredns/coredns/plugin/header"
 	_ "github.com/coredns/coredns/plugin/hosts"
 	_ "github.com/coredns/coredns/plugin/loadbalance"
@@ -53,6 +52,9 @@ const (
 	ownDirective = "kedge-kubernetes"
 	// metricsDirective is CoreDNS's prometheus directive without the port that it opens.
 	metricsDirective = "kedge-metrics"
+	// nameserversDirective takes over the errors of queries to the host's nameservers. Its argument is
+	// the name of a source.
+	nameserversDirective = "kedge-nameservers"
 )
 
 // directives are the directives that a Corefile may contain, in the order in which they handle a query.
@@ -63,7 +65,7 @@ var directives = []string{
 	"metadata", "nsid", "bufsize", "bind", metricsDirective, "errors", "log", "local",
 	"dns64", "any", "chaos", "loadbalance", "rewrite", "acl", "cache", "header",
 	"minimal", "template", "hosts", sharedDirective, ownDirective, "file",
-	"forward", "whoami",
+	nameserversDirective, "forward", "whoami",
 }
 
 // Plugins are kedge's directives in CoreDNS's registries.
@@ -88,6 +90,7 @@ func Register() (*Plugins, error) {
 		return p.setUp(c, (*source).own)
 	})
 	plugin.Register(metricsDirective, measure)
+	plugin.Register(nameserversDirective, p.watchNameservers)
 	if err := dnsserver.SetDirectives(directives); err != nil {
 		return nil, fmt.Errorf("register CoreDNS's directives: %w", err)
 	}
@@ -96,7 +99,8 @@ func Register() (*Plugins, error) {
 
 // source provides the records of one DNS component.
 type source struct {
-	client *rest.Config
+	client      *rest.Config
+	nameservers *nameservers
 	// shared has the records from which all instances of CoreDNS answer, one instance after the
 	// other: a reload must not lose records while the API is away. It is nil until the first Corefile
 	// is set up.
