@@ -7,6 +7,8 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"slices"
+	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -76,12 +78,8 @@ func (p *Program) start(setup Setup, log *os.File) error {
 	if err != nil || string(answer) != "ok" {
 		_ = p.init.Process.Kill()
 		_ = p.init.Wait()
-		fault := errors.Join(errors.New("set up: "+string(answer)), err)
-		if os.Geteuid() != 0 {
-			// Where the kernel lets users make user namespaces, something else may forbid the mounts.
-			fault = fmt.Errorf("%w: %w", fault, ErrUserNamespace)
-		}
-		return fault
+		mounts, _ := os.ReadFile("/proc/self/mountinfo")
+		return explainSetup(errors.Join(errors.New("set up: "+string(answer)), err), os.Geteuid(), string(mounts))
 	}
 	return nil
 }
@@ -92,6 +90,39 @@ func explain(err error, user int) error {
 		return fmt.Errorf("%w: %w", err, ErrUserNamespace)
 	}
 	return err
+}
+
+// explainSetup adds what to do to a fault of the first process of a user without rights. mounts is
+// /proc/self/mountinfo. The user could make the namespaces. But the kernel refuses a new /proc if another mount hides a
+// part of the present one (mnt_already_visible in fs/namespace.c), and a security module may forbid mounts.
+func explainSetup(fault error, user int, mounts string) error {
+	if user == 0 {
+		return fault
+	}
+	if hiding := overProc(mounts); len(hiding) > 0 && strings.Contains(fault.Error(), "mount proc ") {
+		list := strings.Join(hiding, " ")
+		return fmt.Errorf("%w: other mounts hide a part of /proc (%s), and so the kernel lets no user mount another /proc: "+
+			"run the command with sudo, or unmount them (sudo umount %s)", fault, list, list)
+	}
+	return fmt.Errorf("%w: %w", fault, ErrUserNamespace)
+}
+
+// overProc returns the mounts that hide a part of /proc. Its folder for binfmt_misc is empty, so a mount there hides
+// nothing.
+func overProc(mounts string) (hiding []string) {
+	for line := range strings.Lines(mounts) {
+		// The fields are in proc_pid_mountinfo(5). The fourth is the root of the mount in its file system.
+		fields := strings.Fields(line)
+		if len(fields) < 5 || fields[4] != "/proc" && !strings.HasPrefix(fields[4], "/proc/") || fields[4] == "/proc/sys/fs/binfmt_misc" {
+			continue
+		}
+		if _, kind, _ := strings.Cut(line, " - "); fields[4] == "/proc" && fields[3] == "/" && strings.HasPrefix(kind, "proc ") {
+			continue // /proc itself
+		}
+		hiding = append(hiding, fields[4])
+	}
+	slices.Sort(hiding)
+	return slices.Compact(hiding)
 }
 
 // Ended is closed when the program has ended.
