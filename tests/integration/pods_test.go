@@ -210,3 +210,29 @@ spec:
 		t.Errorf("the container ended by %s, want OOMKilled", reason)
 	}
 }
+
+// TestEachContainerIsOOMKilled has many containers that grow beyond their limit at about the same time: by their first
+// process, by a child whose status they end with, and by a child after which they end with a status of their own.
+func TestEachContainerIsOOMKilled(t *testing.T) {
+	t.Parallel()
+	s := newSpace(t)
+	const grow = `x=0123456789abcdef; while true; do x=$x$x; done`
+	shapes := []string{grow, fmt.Sprintf("sh -c '%s'; exit $?", grow), fmt.Sprintf("sh -c '%s'; exit 1", grow)}
+	const rounds = 8
+	var pods strings.Builder
+	for round := range rounds {
+		fmt.Fprintf(&pods, "---\napiVersion: v1\nkind: Pod\nmetadata: {name: greedy-%d}\nspec:\n  restartPolicy: Never\n  containers:\n", round)
+		for i, command := range shapes {
+			fmt.Fprintf(&pods, "  - name: shape-%d\n    image: %s\n    command: [sh, -c, %q]\n    resources: {limits: {memory: 16Mi}, requests: {cpu: 1m}}\n", i, busybox, command)
+		}
+	}
+	s.apply(pods.String())
+	for round := range rounds {
+		pod := s.podUntil(fmt.Sprintf("greedy-%d", round), "failed", func(pod *corev1.Pod) bool { return pod.Status.Phase == corev1.PodFailed })
+		for _, status := range pod.Status.ContainerStatuses {
+			if ended := status.State.Terminated; ended == nil || ended.Reason != "OOMKilled" {
+				t.Errorf("%s of %s ended by %+v, want OOMKilled", status.Name, pod.Name, ended)
+			}
+		}
+	}
+}
