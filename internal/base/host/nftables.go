@@ -52,6 +52,9 @@ func tryNftables(send func(batch []byte) (answers []byte, err error)) error {
 		batch = append(batch, message.Serialize()...)
 	}
 	answers, err := send(batch)
+	if errors.Is(err, unix.EPROTONOSUPPORT) {
+		return fmt.Errorf("the kernel has no nf_tables (NF_TABLES): %w", err)
+	}
 	if err != nil {
 		return fmt.Errorf("ask the kernel for nftables: %w", err)
 	}

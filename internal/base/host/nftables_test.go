@@ -67,9 +67,10 @@ func TestNftablesIsTried(t *testing.T) {
 		"without the family ip":            {kernel(family(unix.NFPROTO_IPV4), 0), "NF_TABLES_IPV4"},
 		"without masquerading":             {kernel(lacking("NFT_MASQ"), 0), "NFT_MASQ"},
 		"without random numbers":           {kernel(lacking("NFT_NUMGEN"), 0), "NFT_NUMGEN"},
+		"without netlink for any firewall": {func([]byte) ([]byte, error) { return nil, unix.EPROTONOSUPPORT }, "NF_TABLES): protocol not supported"},
 		"that answers nothing":             {func([]byte) ([]byte, error) { return nil, nil }, "does not say"},
 		"that answers half":                {func([]byte) ([]byte, error) { return make([]byte, 30), nil }, "does not say"},
-		"that has no netlink for nftables": {func([]byte) ([]byte, error) { return nil, errors.New("no socket") }, "no socket"},
+		"that makes no socket":             {func([]byte) ([]byte, error) { return nil, errors.New("no socket") }, "no socket"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			err := tryNftables(test.kernel)
