@@ -149,7 +149,7 @@ $(BUILD)/runc: $(MODULE) Makefile | packages
 
 # containerd speaks ttrpc to its shims, so the shim has the tag no_grpc, as in
 # containerd's Makefile.
-$(BUILD)/containerd-shim-runc-v2: $(MODULE) Makefile cmd/helpers/containerd-shim-runc-v2/main.go
+$(BUILD)/containerd-shim-runc-v2: $(MODULE) Makefile $(wildcard cmd/helpers/containerd-shim-runc-v2/*.go)
 	$(GO_HELPER) CGO_ENABLED=0 go build -tags no_grpc,netgo,osusergo -ldflags "-s -w" \
 		-o $(CURDIR)/$@ ./containerd-shim-runc-v2
 
@@ -208,6 +208,7 @@ unit: $(GOTEST) $(DEFINITIONS) | packages ## unit tests, with the race detector 
 	@scripts/need.sh nftables iptables iproute2 e2fsprogs xfsprogs btrfs-progs
 	packages=$$(scripts/packages.sh light) && $(GOTEST) -race $$packages
 	packages=$$(scripts/packages.sh heavy) && $(GOTEST) $$packages
+	$(GO_HELPER) GOARCH= CC= CGO_ENABLED=0 go test -tags no_grpc,netgo,osusergo ./containerd-shim-runc-v2
 
 # Fails as long as something has changed. The older sources come from the module cache,
 # or are downloaded into it.

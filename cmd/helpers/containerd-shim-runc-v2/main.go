@@ -9,7 +9,6 @@ import (
 	"strings"
 
 	"github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2/manager"
-	_ "github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2/task/plugin"
 	"github.com/containerd/containerd/v2/pkg/shim"
 	"github.com/containerd/log"
 	"github.com/sirupsen/logrus"
@@ -24,6 +23,7 @@ func main() {
 	runtime.GOMAXPROCS(1)
 	restoreTimers()
 	log.L.Logger.AddHook(routine{})
+	registerTask()
 	shim.RunShim(context.Background(), manager.NewShimManager("io.containerd.runc.v2"))
 }
 
