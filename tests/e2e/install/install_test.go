@@ -20,6 +20,7 @@ import (
 	"github.com/kedge-dev/kedge/tests/harness"
 	"github.com/kedge-dev/kedge/tests/harness/cluster"
 	"github.com/kedge-dev/kedge/tests/harness/image"
+	"github.com/kedge-dev/kedge/tests/harness/releases"
 )
 
 var suite harness.Suite
@@ -72,8 +73,8 @@ func lives(t *testing.T, newSystem func(*harness.Network) system) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	version := versionOf(t)
-	old, oldVersion := older(t, program, version)
+	version := releases.Version(t)
+	old, oldVersion := releases.Older(t, program, version)
 	network := harness.NewNetwork(t)
 	s, client := newSystem(network), network.NewHost(t, "client")
 	host := s.host
@@ -89,8 +90,8 @@ func lives(t *testing.T, newSystem func(*harness.Network) system) {
 	good := newRelease(t, program)
 	good.write(t, host, "/opt/new")
 	good.damaged().write(t, host, "/opt/damaged")
-	newRelease(t, script("v9.9.9+exits", "server) exit 3 ;;")).write(t, host, "/opt/exits")
-	newRelease(t, script("v9.9.9+hangs", "server) exec sleep 1005 ;;")).write(t, host, "/opt/hangs")
+	newRelease(t, releases.Script("v9.9.9+exits", "server) exit 3 ;;")).write(t, host, "/opt/exits")
+	newRelease(t, releases.Script("v9.9.9+hangs", "server) exec sleep 1005 ;;")).write(t, host, "/opt/hangs")
 	before := s.snapshot(t)
 	cluster.Preload(t, host)
 	if s.data != "/var/lib/kedge" {
@@ -296,16 +297,6 @@ func nftRules(t *testing.T, host *harness.Host) string {
 		t.Fatalf("nft: %v\n%s", err, output)
 	}
 	return string(output)
-}
-
-// versionOf returns the version of the kedge under test.
-func versionOf(t *testing.T) string {
-	t.Helper()
-	output, err := exec.Command(os.Getenv("KEDGE_BINARY"), "--version").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return strings.TrimPrefix(strings.TrimSpace(string(output)), "kedge ")
 }
 
 // debian returns the source tree, and the folder of a bare Debian.

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/kedge-dev/kedge/tests/harness"
+	"github.com/kedge-dev/kedge/tests/harness/releases"
 )
 
 // sh runs a shell command on the host, which must succeed, and returns its output.
@@ -48,7 +49,7 @@ func without(t *testing.T, host *harness.Host, folder string, programs ...string
 func TestFaults(t *testing.T) {
 	harness.Require(t)
 	host := harness.NewNetwork(t).NewHost(t, "host")
-	good := newRelease(t, script("v1.0.0+test", ""))
+	good := newRelease(t, releases.Script("v1.0.0+test", ""))
 	good.write(t, host, "/opt/good")
 	good.damaged().write(t, host, "/opt/damaged")
 	newRelease(t, []byte("#!/bin/sh\nexit 1\n")).write(t, host, "/opt/silent")
@@ -102,7 +103,7 @@ func TestFiles(t *testing.T) {
 	harness.Require(t)
 	network := harness.NewNetwork(t)
 	host := network.NewHost(t, "host")
-	first, second := newRelease(t, script("v1.0.0+test", "")), newRelease(t, script("v1.0.1+test", ""))
+	first, second := newRelease(t, releases.Script("v1.0.0+test", "")), newRelease(t, releases.Script("v1.0.1+test", ""))
 	for name, data := range signed(t, first) {
 		host.WriteFile("/opt/keys/"+name, string(data))
 	}
@@ -138,7 +139,7 @@ func TestFiles(t *testing.T) {
 	wants(t, sh(t, host, "PATH=/opt/packed sh /opt/plain/install.sh"), "v1.0.3+test is installed")
 	program = script("v1.0.4+test", "")
 	newRelease(t, program).unpacked(program).write(t, host, "/opt/single")
-	wants(t, sh(t, host, "INSTALL_KEDGE_FROM=/opt/single/"+programName()+" sh /opt/single/install.sh"), "v1.0.4+test is installed")
+	wants(t, sh(t, host, "INSTALL_KEDGE_FROM=/opt/single/"+releases.Name()+" sh /opt/single/install.sh"), "v1.0.4+test is installed")
 	compressed := newRelease(t, script("v1.0.5+test", ""))
 	host.WriteFile("/opt/keys/compressed.pem", string(signed(t, compressed)["release.pem"]))
 	url = compressed.serve(t, network.NewHost(t, "second-mirror"))
@@ -148,7 +149,7 @@ func TestFiles(t *testing.T) {
 	host.WriteFile("/opt/checkout/install.sh", string(second["install.sh"]))
 	host.WriteFile("/opt/checkout/cmd/kedge/main.go", "")
 	refused(t, host, "/bin/sh /opt/checkout/install.sh", "run make in it first")
-	host.WriteFile("/opt/checkout/bin/kedge", string(script("v1.0.2+test", "")))
+	host.WriteFile("/opt/checkout/bin/kedge", string(releases.Script("v1.0.2+test", "")))
 	refused(t, host, "chmod 755 /opt/checkout/bin/kedge; INSTALL_KEDGE_KEY=/opt/key.pem sh /opt/checkout/install.sh", "which nobody has signed")
 	wants(t, sh(t, host, "cd /opt/checkout; sh install.sh"), "v1.0.2+test is installed")
 }
@@ -158,8 +159,8 @@ func TestInterrupted(t *testing.T) {
 	harness.Require(t)
 	s := system{host: harness.NewNetwork(t).NewHost(t, "host"), marker: "/run/systemd/system/none", unit: "/etc/systemd/system/kedge.service"}
 	s.addManager(t)
-	newRelease(t, script("v1.0.0+test", "server) exec sleep 1006 ;;\nstatus) [ -e /run/fake/pid ] || [ -e /run/by-hand ] ;;")).write(t, s.host, "/opt/first")
-	newRelease(t, script("v1.0.1+test", "server) exec sleep 1006 ;;")).write(t, s.host, "/opt/second")
+	newRelease(t, releases.Script("v1.0.0+test", "server) exec sleep 1006 ;;\nstatus) [ -e /run/fake/pid ] || [ -e /run/by-hand ] ;;")).write(t, s.host, "/opt/first")
+	newRelease(t, releases.Script("v1.0.1+test", "server) exec sleep 1006 ;;")).write(t, s.host, "/opt/second")
 	// A first install that cannot be completed must leave nothing.
 	before := s.installed(t)
 	sh(t, s.host, "mv /opt/fake/systemctl /opt/fake/kept && ln -s /bin/false /opt/fake/systemctl")

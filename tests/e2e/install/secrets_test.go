@@ -10,6 +10,7 @@ import (
 
 	"github.com/kedge-dev/kedge/tests/harness"
 	"github.com/kedge-dev/kedge/tests/harness/cluster"
+	"github.com/kedge-dev/kedge/tests/harness/releases"
 )
 
 // TestSecrets gives install.sh tokens and passwords as flags, and checks that they are afterwards
@@ -24,7 +25,7 @@ func TestSecrets(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s.host = network.NewHost(t, name)
 			s.addManager(t)
-			newRelease(t, script("v1.0.0+test", "server | agent) exec sleep 1007 ;;\nstatus) [ -e /run/fake/pid ] ;;")).write(t, s.host, "/opt/release")
+			newRelease(t, releases.Script("v1.0.0+test", "server | agent) exec sleep 1007 ;;\nstatus) [ -e /run/fake/pid ] ;;")).write(t, s.host, "/opt/release")
 			const environment = "/etc/kedge/kedge.env"
 			want := func(secret, environmentText, command string) {
 				t.Helper()
@@ -59,7 +60,7 @@ func TestRedirect(t *testing.T) {
 	harness.Require(t)
 	network := harness.NewNetwork(t)
 	host, mirror := network.NewHost(t, "host"), network.NewHost(t, "mirror")
-	good := newRelease(t, script("v1.0.0+test", ""))
+	good := newRelease(t, releases.Script("v1.0.0+test", ""))
 	good.write(t, host, "/opt/good")
 	plain := good.serve(t, mirror)
 	certificate, key := cluster.Certificate(t, "mirror")
