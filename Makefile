@@ -181,7 +181,7 @@ $(BUILD)/debian.stamp: scripts/bundle.sh scripts/aptlists.sh | packages
 
 # -- Tests --------------------------------------------------------------------
 
-.PHONY: test lint vet unit upstream fuzz fuzz-quick integration e2e conformance conformance-quick conformance-storage conformance-gateway bench
+.PHONY: test lint vet unit upstream fuzz fuzz-quick integration e2e machines conformance conformance-quick conformance-storage conformance-gateway bench
 test: vet lint unit fuzz-quick integration conformance-quick ## vet, linters, unit tests, short fuzzing, integration tests, some conformance tests
 
 vet: ## go vet
@@ -193,7 +193,7 @@ vet: ## go vet
 lint: ## gofmt, shellcheck, staticcheck
 	@scripts/need.sh shellcheck
 	@bad=$$(gofmt -l cmd internal scripts $(wildcard manifests tests)); [ -z "$$bad" ] || { echo "run gofmt -w on these files: $$bad"; exit 1; }
-	shellcheck install.sh scripts/*.sh tests/e2e/install/testdata/* tests/bench/*.sh tests/conformance/*.sh tests/conformance/suite/*.sh .ci/run
+	shellcheck install.sh scripts/*.sh tests/e2e/install/testdata/* tests/machines/*.sh tests/bench/*.sh tests/conformance/*.sh tests/conformance/suite/*.sh .ci/run
 	$(GO_HELPER) GOARCH= CC= go build -o $(CURDIR)/build/staticcheck honnef.co/go/tools/cmd/staticcheck
 	build/staticcheck -checks inherit,-SA1019 ./...
 
@@ -241,6 +241,20 @@ e2e: bin/kedge $(NEXT) $(BUILD)/busybox $(BUILD)/prometheus $(GOTEST) $(call old
 	KEDGE_BINARY=$(CURDIR)/bin/kedge KEDGE_NEXT=$(CURDIR)/$(NEXT) \
 		KEDGE_OLDER=$(CURDIR)/$(call older,$(OLDER)) KEDGE_OLDEST=$(CURDIR)/$(call older,$(OLDEST)) \
 		$(GOTEST) -count=1 -timeout 60m -v ./tests/e2e/...
+
+# The tests make the files of the machines that they run, with the rules below.
+machines: bin/kedge $(BUILD)/busybox $(GOTEST) ## tests/machines: whole machines with systemd; RUN= is the name of one (root)
+	KEDGE_BINARY=$(CURDIR)/bin/kedge KEDGE_MACHINE='$(RUN)' $(GOTEST) -count=1 -timeout 6h -v ./tests/machines
+
+MACHINES := build/machines
+$(MACHINES)/linux-%: scripts/userkernel.sh tests/machines/kernel.config scripts/aptlists.sh
+	@scripts/need.sh gcc libc6-dev flex bison bc libelf-dev xz-utils linux-source-$*
+	scripts/userkernel.sh $* tests/machines/kernel.config $@
+
+MACHINE_FILES := $(shell find tests/machines/image -type f)
+$(MACHINES)/%.img: scripts/machineimage.sh $(MACHINE_FILES)
+	@scripts/need.sh debootstrap e2fsprogs
+	scripts/machineimage.sh $* tests/machines/image $(MACHINES)/$*
 
 $(call older,%):
 	scripts/older.sh $* $@

@@ -1,0 +1,128 @@
+// Package machines runs kedge on whole machines, as its users have them: with systemd as the first
+// process, with a kernel and a distribution of their own. A table has the machines, and another one
+// what is shown on them. README.md says how to run it. `make machines` does.
+package machines
+
+import (
+	"os"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/kedge-dev/kedge/tests/harness"
+)
+
+// machineVariable names the one machine to run. If it is empty, those of every day run.
+const machineVariable = "KEDGE_MACHINE"
+
+var suite harness.Suite
+
+func TestMain(m *testing.M) { os.Exit(suite.Main(m)) }
+
+// machine is a row of the table. The scenario "machine" compares what it says with the machine.
+type machine struct {
+	name string
+	kind kind
+	// suite is Debian's name of the system's version, and system is what the machine calls it.
+	suite, system string
+	// kernel is how the version of the machine's kernel begins, or empty for that of this machine.
+	kernel string
+	// cgroup is v2, v1, hybrid, or bare for a version 2 without controllers.
+	cgroup string
+	// security is the security module, or empty.
+	security string
+	// architecture is as in `uname -m`, or empty for that of this machine.
+	architecture string
+	// memory is in MiB, or 0 for that of this machine.
+	memory int
+	// firewall is what the host filters with by itself, or empty.
+	firewall string
+	// daily is true for machines that run without being named.
+	daily bool
+}
+
+// The machines. An empty kernel, architecture or memory is that of the machine that runs the tests.
+var machines = []machine{
+	{name: "nspawn", kind: nspawn{}, suite: "bookworm", system: "Debian GNU/Linux 12", cgroup: "hybrid", daily: true},
+	{name: "nspawn-v1", kind: nspawn{unified: "no"}, suite: "bookworm", system: "Debian GNU/Linux 12", cgroup: "v1"},
+	{name: "nspawn-bare", kind: nspawn{unified: "yes"}, suite: "bookworm", system: "Debian GNU/Linux 12", cgroup: "bare", daily: true},
+	{name: "debian-12", kind: userMode{source: "6.1"}, suite: "bookworm", system: "Debian GNU/Linux 12", kernel: "6.1.", cgroup: "v2", security: "apparmor", memory: 3072, daily: true},
+	{name: "debian-12-stock", kind: emulated{}, suite: "bookworm", system: "Debian GNU/Linux 12", kernel: "6.1.", cgroup: "v2", security: "apparmor", memory: 4096},
+}
+
+// TestMachines runs every scenario that fits on every machine of the day, or on the one that the
+// variable names.
+func TestMachines(t *testing.T) {
+	harness.Require(t)
+	for _, m := range chosen(t) {
+		t.Run(m.name, func(t *testing.T) { m.live(t) })
+	}
+}
+
+// chosen returns the machines to run.
+func chosen(t *testing.T) []machine {
+	t.Helper()
+	name := os.Getenv(machineVariable)
+	var names []string
+	var found []machine
+	for _, m := range machines {
+		names = append(names, m.name)
+		if m.name == name || name == "" && m.daily {
+			found = append(found, m)
+		}
+	}
+	if len(found) == 0 {
+		t.Fatalf("unknown machine %q: set RUN to one of %s", name, strings.Join(names, ", "))
+	}
+	return found
+}
+
+// live runs the scenarios one after the other, because each uses what the earlier ones have made. A
+// failed one that later ones need ends the machine's life.
+func (m machine) live(t *testing.T) {
+	l := m.prepare(t)
+	l.start(t)
+	for _, s := range scenarios {
+		if !s.fits(m) {
+			continue
+		}
+		passed := t.Run(s.name, func(t *testing.T) { s.run(t, l) })
+		if !passed && s.needed {
+			t.Fatalf("the rest needs what %s makes", s.name)
+		}
+	}
+}
+
+// TestTable wants each machine to have its own name, and each scenario a machine of every day.
+func TestTable(t *testing.T) {
+	var names []string
+	for _, m := range machines {
+		names = append(names, m.name)
+	}
+	slices.Sort(names)
+	if all := len(names); len(slices.Compact(names)) != all {
+		t.Errorf("two machines have one name: %v", names)
+	}
+	for _, s := range scenarios {
+		if !slices.ContainsFunc(machines, func(m machine) bool { return m.daily && s.fits(m) }) {
+			t.Errorf("no machine of every day runs the scenario %s", s.name)
+		}
+	}
+}
+
+// debianArchitecture returns Debian's name of the machine's architecture.
+func (m machine) debianArchitecture() string {
+	switch m.architecture {
+	case "aarch64":
+		return "arm64"
+	case "armv7l":
+		return "armhf"
+	case "x86_64":
+		return "amd64"
+	}
+	if runtime.GOARCH == "arm" {
+		return "armhf"
+	}
+	return runtime.GOARCH
+}

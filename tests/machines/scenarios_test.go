@@ -1,0 +1,373 @@
+package machines
+
+import (
+	_ "embed"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/kedge-dev/kedge/tests/harness"
+	"github.com/kedge-dev/kedge/tests/harness/image"
+	"github.com/kedge-dev/kedge/tests/harness/releases"
+)
+
+// scenario is something that is shown on machines.
+type scenario struct {
+	name string
+	// fits tells whether the scenario can be shown on the machine.
+	fits func(machine) bool
+	run  func(*testing.T, *life)
+	// needed is true if later scenarios need what this one makes.
+	needed bool
+}
+
+// The scenarios, in their order.
+var scenarios = []scenario{
+	{"machine", everywhere, isAsInTable, true},
+	{"refused", withoutControllers, checkRefuses, false},
+	{"install", withControllers, install, true},
+	{"pods", withControllers, runPods, true},
+	{"slices", withVersion2, podsInSlices, false},
+	{"memory", withControllers, limitsMemory, false},
+	{"killed-for-memory", withControllers, killsForMemory, false},
+	{"restart", withControllers, restart, false},
+	{"stop", withControllers, stop, false},
+	{"kill", withControllers, kill, false},
+	{"upgrade", withControllers, upgrade, false},
+	{"reboot", withControllers, reboot, false},
+	{"power-cut", withControllers, powerCut, false},
+	{"uninstall", withControllers, uninstall, false},
+}
+
+func everywhere(machine) bool           { return true }
+func withControllers(m machine) bool    { return m.cgroup != "bare" }
+func withoutControllers(m machine) bool { return m.cgroup == "bare" }
+func withVersion2(m machine) bool       { return m.cgroup == "v2" }
+
+//go:embed state.sh
+var stateScript string
+
+//go:embed pods.yaml
+var pods string
+
+// isAsInTable compares the machine with its row of the table.
+func isAsInTable(t *testing.T, l *life) {
+	for _, fact := range []struct{ what, command, want string }{
+		{"first process", "cat /proc/1/comm", "systemd"},
+		{"system", ". /etc/os-release; echo $PRETTY_NAME", l.system},
+		{"kernel", "uname -r", l.kernel},
+		{"architecture", "uname -m", l.architecture},
+		{"cgroups", `case $(stat -fc %T /sys/fs/cgroup) in
+			cgroup2fs) grep -q memory /sys/fs/cgroup/cgroup.controllers && echo v2 || echo bare ;;
+			tmpfs) [ -d /sys/fs/cgroup/unified ] && echo hybrid || echo v1 ;;
+			esac`, l.cgroup},
+		{"security module", "grep -o -e apparmor -e selinux /sys/kernel/security/lsm 2>/dev/null || true", l.security},
+	} {
+		if got := l.sh(t, fact.command); !strings.HasPrefix(got, fact.want) || fact.want == "" && fact.what == "security module" && got != "" {
+			t.Errorf("the %s of %s is %q, and %q in the table", fact.what, l.name, got, fact.want)
+		}
+	}
+}
+
+// kedge gives the machine kedge's executable, for use before anything is installed.
+func (l *life) kedge(t *testing.T) []byte {
+	t.Helper()
+	program, err := os.ReadFile(os.Getenv("KEDGE_BINARY"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return program
+}
+
+// checkRefuses wants check-config to say why kedge cannot run on a machine.
+func checkRefuses(t *testing.T, l *life) {
+	l.write(t, "/opt/kedge", 0o755, l.kedge(t))
+	output, err := l.try("/opt/kedge check-config")
+	if err == nil || !strings.Contains(output, "fail") {
+		t.Errorf("check-config found no fault, and the machine's cgroups have no controllers: %v\n%s", err, output)
+	}
+	t.Log(output)
+}
+
+// install installs an older version of kedge.
+func install(t *testing.T, l *life) {
+	repository, err := harness.Repository()
+	if err != nil {
+		t.Fatal(err)
+	}
+	archive, err := image.Busybox(repository)
+	if err != nil {
+		t.Fatal(err)
+	}
+	images, err := os.ReadFile(archive)
+	if err != nil {
+		t.Fatal(err)
+	}
+	program := l.kedge(t)
+	l.version = releases.Version(t)
+	old, oldVersion := releases.Older(t, program, l.version)
+	l.writeRelease(t, "/opt/old", old)
+	l.writeRelease(t, "/opt/new", program)
+	l.writeRelease(t, "/opt/broken", releases.Script("v9.9.9+broken", "server) exit 3 ;;"))
+	l.sh(t, "sync; rm -rf /tmp/*")
+	l.before = l.sh(t, stateScript)
+	l.write(t, "/var/lib/kedge/agent/images/"+filepath.Base(archive), 0o644, images)
+
+	if output, err := l.try("gzip -dc /opt/new/kedge-*.gz >/opt/kedge && chmod 755 /opt/kedge && /opt/kedge check-config; status=$?; rm /opt/kedge; exit $status"); err != nil {
+		t.Errorf("check-config refuses the machine: %v\n%s", err, output)
+	}
+	began := time.Now()
+	wants(t, l.sh(t, "INSTALL_KEDGE_TIMEOUT=900 sh /opt/old/install.sh"), oldVersion+" is ready")
+	l.ready(t)
+	t.Logf("ready after %s", time.Since(began).Round(time.Second))
+	for command, want := range map[string]string{
+		"systemctl is-active kedge":                 "active",
+		"systemctl is-enabled kedge":                "enabled",
+		"systemctl show -p Type --value kedge":      "notify",
+		"systemctl show -p NRestarts --value kedge": "0",
+	} {
+		if got := l.sh(t, command); got != want {
+			t.Errorf("%s: %s, want %s", command, got, want)
+		}
+	}
+	wants(t, l.sh(t, "kedge status"), "kedge "+oldVersion+" on node machine")
+	if l.cgroup == "v2" {
+		wants(t, l.sh(t, "cat /var/lib/kedge/agent/etc/containerd/config.toml"), "SystemdCgroup = true")
+	}
+}
+
+// writeRelease writes a release with a program into a folder of the machine.
+func (l *life) writeRelease(t *testing.T, folder string, program []byte) {
+	t.Helper()
+	for name, data := range releases.New(t, program) {
+		l.write(t, filepath.Join(folder, name), 0o644, data)
+	}
+}
+
+// ready waits until kedge's parts and its node are ready.
+func (l *life) ready(t *testing.T) {
+	t.Helper()
+	l.eventually(t, "kedge status --local && kedge kubectl wait --for=condition=Ready --timeout=1s node/machine")
+}
+
+// runPods runs a Deployment that answers by its Service's name, and a pod with a claim.
+func runPods(t *testing.T, l *life) {
+	l.apply(t, pods)
+	l.sh(t, "kedge kubectl rollout status deployment/web deployment/keeper --timeout=15m")
+	l.answers(t)
+	l.sh(t, "kedge kubectl exec deployment/keeper -- sh -c 'echo kept >/data/file; sync'")
+	l.containers = l.ids(t)
+}
+
+// apply applies objects.
+func (l *life) apply(t *testing.T, objects string) {
+	t.Helper()
+	l.sh(t, "kedge kubectl apply -f - <<'END'\n"+objects+"\nEND")
+}
+
+// answers waits until a pod gets an answer from the Deployment by its name, and the node has the
+// volume of the claim.
+func (l *life) answers(t *testing.T) {
+	t.Helper()
+	l.eventually(t, "kedge kubectl exec deployment/keeper -- wget -q -T 5 -O - http://web | grep web-")
+}
+
+// ids returns the IDs of all containers.
+func (l *life) ids(t *testing.T) string {
+	t.Helper()
+	ids := strings.Fields(l.sh(t, "kedge kubectl get pods -o jsonpath='{.items[*].status.containerStatuses[*].containerID}'"))
+	slices.Sort(ids)
+	return strings.Join(ids, "\n")
+}
+
+// sameContainers wants the containers to be those that ran before.
+func (l *life) sameContainers(t *testing.T) {
+	t.Helper()
+	if now := l.ids(t); now != l.containers {
+		t.Errorf("the containers of the pods are\n%s\nand were\n%s", now, l.containers)
+	}
+}
+
+// podsInSlices wants pods in the slices of the kubelet, and neither them nor their shims in the cgroup
+// of kedge's unit, whose limits they would share.
+func podsInSlices(t *testing.T, l *life) {
+	own := l.sh(t, "systemctl show -p ControlGroup --value kedge")
+	for _, process := range strings.Split(l.sh(t, "for p in $(pgrep -x httpd) $(pgrep -f containerd-shim); do echo $(cat /proc/$p/comm) $(cut -d: -f3 /proc/$p/cgroup); done"), "\n") {
+		name, cgroup, _ := strings.Cut(process, " ")
+		if name == "httpd" && !strings.HasPrefix(cgroup, "/kubepods.slice/") {
+			t.Errorf("a pod is in %s, which is not in kubepods.slice", cgroup)
+		}
+		if strings.HasPrefix(cgroup+"/", own+"/") {
+			t.Errorf("%s is in %s, the cgroup of kedge's unit", name, cgroup)
+		}
+	}
+}
+
+// memoryLimit is the limit of the container in pods.yaml, in bytes.
+const memoryLimit = "67108864"
+
+// limitsMemory wants the kernel to have the limit of a pod, also after systemd has loaded its units anew.
+func limitsMemory(t *testing.T, l *life) {
+	find := "find /sys/fs/cgroup -path '*'$(kedge kubectl get pod -l app=keeper -o jsonpath='{.items[0].status.containerStatuses[0].containerID}' | sed 's|.*//||')'*' "
+	find += map[bool]string{true: "-name memory.max", false: "-name memory.limit_in_bytes"}[l.cgroup == "v2"]
+	for _, before := range []string{"true", "systemctl daemon-reload"} {
+		l.sh(t, before)
+		if got := l.sh(t, "cat $("+find+" | sort | head -n 1)"); got != memoryLimit {
+			t.Errorf("after %s the limit of the container's memory is %q, want %s", before, got, memoryLimit)
+		}
+	}
+}
+
+// killsForMemory wants a container that was killed for its memory to be called so, every time.
+func killsForMemory(t *testing.T, l *life) {
+	const times = 3
+	for i := range times {
+		name := fmt.Sprintf("eater-%d", i)
+		l.apply(t, fmt.Sprintf(eater, name, image.BusyboxName))
+		l.eventually(t, "kedge kubectl get pod "+name+" -o jsonpath='{.status.phase}' | grep -qx Failed")
+		if reason := l.sh(t, "kedge kubectl get pod "+name+" -o jsonpath='{.status.containerStatuses[0].state.terminated.reason}'"); reason != "OOMKilled" {
+			t.Errorf("a container that was killed for its memory is called %q, want OOMKilled: %s", reason, l.sh(t, "kedge kubectl get pod "+name+" -o jsonpath='{.status}'"))
+		}
+		l.sh(t, "kedge kubectl delete pod --now "+name)
+	}
+}
+
+// eater is a pod that takes more memory than it may.
+const eater = `
+apiVersion: v1
+kind: Pod
+metadata: {name: %s}
+spec:
+  restartPolicy: Never
+  containers:
+  - {name: main, image: %s, command: [dd, if=/dev/zero, of=/dev/null, bs=256M, count=1], resources: {limits: {memory: 32Mi}}}
+`
+
+// restart restarts the service while pods run.
+func restart(t *testing.T, l *life) {
+	l.sh(t, "systemctl restart kedge")
+	l.ready(t)
+	l.answers(t)
+	l.sameContainers(t)
+}
+
+// stop stops the service. Its pods go on.
+func stop(t *testing.T, l *life) {
+	address := l.sh(t, "kedge kubectl get pods -l app=web -o jsonpath='{.items[0].status.podIP}'")
+	l.sh(t, "systemctl stop kedge")
+	if state, _ := l.try("systemctl is-active kedge"); strings.TrimSpace(state) != "inactive" {
+		t.Errorf("the unit is %s after systemctl stop", state)
+	}
+	wants(t, l.sh(t, "curl -sS -m 30 http://"+address+":8080"), "web-")
+	l.sh(t, "systemctl start kedge")
+	l.ready(t)
+	l.sameContainers(t)
+}
+
+// kill kills kedge. systemd starts it again.
+func kill(t *testing.T, l *life) {
+	l.sh(t, "kill -KILL $(systemctl show -p MainPID --value kedge)")
+	l.eventually(t, `[ "$(systemctl show -p NRestarts --value kedge)" = 1 ] && systemctl is-active kedge`)
+	l.ready(t)
+	l.answers(t)
+	l.sameContainers(t)
+}
+
+// upgrade installs a broken version, which must change nothing, and a good one.
+func upgrade(t *testing.T, l *life) {
+	output, err := l.try("INSTALL_KEDGE_TIMEOUT=900 sh /opt/broken/install.sh")
+	if err == nil || !strings.Contains(output, "nothing was changed: the previous kedge is installed and runs") {
+		t.Errorf("a broken version was installed: %v\n%s", err, output)
+	}
+	l.ready(t)
+	l.sameContainers(t)
+	wants(t, l.sh(t, "INSTALL_KEDGE_TIMEOUT=900 sh /opt/new/install.sh"), l.version+" is ready")
+	l.ready(t)
+	l.sameContainers(t)
+	wants(t, l.sh(t, "kedge status"), "kedge "+l.version+" on node machine")
+}
+
+// reboot reboots the machine in order.
+func reboot(t *testing.T, l *life) {
+	mark := l.mark(t)
+	l.reboot(t)
+	l.back(t, mark)
+}
+
+// powerCut ends the machine at once.
+func powerCut(t *testing.T, l *life) {
+	mark := l.mark(t)
+	l.cut(t)
+	l.start(t)
+	l.back(t, mark)
+}
+
+// mark makes a ConfigMap, and returns its UID: the API has acknowledged it, so it must be there again.
+func (l *life) mark(t *testing.T) string {
+	t.Helper()
+	return l.sh(t, "kedge kubectl create configmap mark-$(date +%s) -o jsonpath='{.metadata.name}'")
+}
+
+// back waits until everything is back after a boot.
+func (l *life) back(t *testing.T, mark string) {
+	t.Helper()
+	began := time.Now()
+	l.ready(t)
+	t.Logf("ready %s after the boot", time.Since(began).Round(time.Second))
+	l.sh(t, "kedge kubectl get configmap "+mark)
+	l.sh(t, "kedge kubectl rollout status deployment/web deployment/keeper --timeout=15m")
+	l.answers(t)
+	l.sameVolume(t)
+}
+
+// sameVolume wants the volume to have what was written into it.
+func (l *life) sameVolume(t *testing.T) {
+	t.Helper()
+	if got := l.sh(t, "kedge kubectl exec deployment/keeper -- cat /data/file"); got != "kept" {
+		t.Errorf("the volume has %q, want what was written", got)
+	}
+}
+
+// uninstall removes kedge. The machine must be as before.
+func uninstall(t *testing.T, l *life) {
+	l.sh(t, "kedge uninstall --yes")
+	harness.Eventually(t, time.Minute, "the machine to be as it was", func() error {
+		after, err := l.try(stateScript)
+		if err != nil {
+			return err
+		}
+		if changed := difference(l.before, strings.TrimSpace(after)); changed != "" {
+			return fmt.Errorf("uninstall has left:\n%s", changed)
+		}
+		return nil
+	})
+}
+
+// difference returns the lines that are in only one of two texts.
+func difference(before, after string) string {
+	old, now := strings.Split(before, "\n"), strings.Split(after, "\n")
+	var changed []string
+	for _, line := range old {
+		if !slices.Contains(now, line) {
+			changed = append(changed, "- "+line)
+		}
+	}
+	for _, line := range now {
+		if !slices.Contains(old, line) {
+			changed = append(changed, "+ "+line)
+		}
+	}
+	return strings.Join(changed, "\n")
+}
+
+// wants checks that output has text.
+func wants(t *testing.T, output, text string) {
+	t.Helper()
+	if !strings.Contains(output, text) {
+		t.Errorf("want %q in\n%s", text, output)
+	}
+}

@@ -1,0 +1,35 @@
+#!/bin/bash
+# Prints what kedge changes on a machine, to be compared before and after.
+echo "# interfaces"
+ls /sys/class/net
+echo "# routes and rules"
+ip route | sed 's/ *$//' | sort
+ip rule
+ip -6 rule
+echo "# mounts"
+cut -d ' ' -f 2,3 /proc/mounts | grep -v -E '^/run/(user|credentials)|^/proc/sys/fs/binfmt_misc' | sort
+echo "# cgroups"
+find /sys/fs/cgroup -mindepth 1 -maxdepth 2 -type d | grep -v -E '/system.slice|/user.slice|/init.scope|/dev-|/sys-' | sort
+find /sys/fs/cgroup -type d | grep -E 'kube|kedge|cri-' | sort
+echo "# packet filters"
+nft list ruleset
+echo "# units"
+systemctl list-units --all --no-legend --plain 'kube*' 'cri*' 'kedge*'
+systemctl --failed --no-legend --plain
+systemd-inhibit --list --no-legend 2>/dev/null | grep -i kube
+echo "# loop devices"
+losetup -l --noheadings -O BACK-FILE
+echo "# network namespaces"
+ls /run/netns 2>/dev/null
+echo "# processes"
+pgrep -l "kedge|containerd|pause|runc" | cut -d " " -f 2 | sort
+echo "# kernel settings"
+sysctl -a 2>/dev/null | grep -E '^(vm\.(overcommit|panic)|kernel\.(panic|keys\.root)|net\.ipv[46]\.(ip_forward|conf\.all\.forwarding)|net\.bridge|net\.netfilter\.nf_conntrack_max)' | sort
+echo "# files"
+for folder in /etc /usr /opt /var /run /tmp /root /srv /boot /home; do
+	find "$folder" -xdev \( -path /var/log/journal -o -path /run/log -o -path /run/systemd -o -path /run/udev -o -path /run/user \
+		-o -path /run/credentials -o -path '/tmp/systemd-private*' -o -path '/var/tmp/systemd-private*' -o -path /var/lib/systemd \
+		-o -path /run/systemd/transient \) -prune -o -print
+done | sort
+ls /etc/systemd/system /run/systemd/transient /run/systemd/system 2>/dev/null
+true
