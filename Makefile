@@ -256,6 +256,11 @@ $(MACHINES)/%.img: scripts/machineimage.sh $(MACHINE_FILES)
 	@scripts/need.sh debootstrap e2fsprogs
 	scripts/machineimage.sh $* tests/machines/image $(MACHINES)/$*
 
+# A system with the kernel of the distribution, for qemu.
+$(MACHINES)/%-stock-amd64.img: scripts/machineimage.sh $(MACHINE_FILES)
+	@scripts/need.sh debootstrap e2fsprogs
+	scripts/machineimage.sh $* tests/machines/image $(MACHINES)/$*-stock-amd64 linux-image-amd64
+
 $(call older,%):
 	scripts/older.sh $* $@
 

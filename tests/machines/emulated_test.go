@@ -3,6 +3,7 @@ package machines
 import (
 	"path/filepath"
 	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/kedge-dev/kedge/tests/harness"
@@ -15,36 +16,33 @@ type emulated struct{}
 // emulatedInterface is what the machine's kernel calls its first network interface with net.ifnames=0.
 const emulatedInterface = "eth0"
 
-// emulators are the programs and what they need for each architecture, by Debian's names.
+// emulators are, for each architecture by Debian's name, the package and the command of the emulator, and
+// how the kernel calls its serial line.
 var emulators = map[string]struct {
-	pack, console, network string
-	command                []string
+	pack, console string
+	command       []string
 }{
-	"amd64": {"qemu-system-x86", "ttyS0", "virtio-net-pci", []string{"qemu-system-x86_64", "-machine", "q35", "-cpu", "max,la57=off"}},
-	"arm64": {"qemu-system-arm", "ttyAMA0", "virtio-net-pci", []string{"qemu-system-aarch64", "-machine", "virt", "-cpu", "max,pauth-impdef=on"}},
-	"armhf": {"qemu-system-arm", "ttyAMA0", "virtio-net-device", []string{"qemu-system-arm", "-machine", "virt"}},
+	"amd64": {"qemu-system-x86", "ttyS0", []string{"qemu-system-x86_64", "-machine", "q35", "-cpu", "max,la57=off"}},
+	"arm64": {"qemu-system-arm", "ttyAMA0", []string{"qemu-system-aarch64", "-machine", "virt", "-cpu", "max,pauth-impdef=on"}},
+	"armhf": {"qemu-system-arm", "ttyAMA0", []string{"qemu-system-arm", "-machine", "virt"}},
 }
 
 func (k emulated) prepare(t *testing.T, l *life) {
 	t.Helper()
 	harness.Need(t, emulators[l.debianArchitecture()].pack, "qemu-utils")
 	l.base = file(t, l.suite+"-stock-"+l.debianArchitecture()+".img")
-	l.tap, l.parameter = l.link(t, emulatedInterface)
+	l.link(t, emulatedInterface)
 	l.run(t, "qemu-img", "create", "-q", "-f", "qcow2", "-F", "raw", "-b", l.base, filepath.Join(l.folder, "changes"))
 }
 
 func (k emulated) command(l *life) *harness.Cmd {
 	emulator := emulators[l.debianArchitecture()]
-	disk, network := "virtio-blk-pci", emulator.network
-	if network == "virtio-net-device" {
-		disk = "virtio-blk-device"
-	}
 	words := append(emulator.command[1:len(emulator.command):len(emulator.command)],
 		"-accel", "tcg,thread=multi", "-smp", "2", "-m", strconv.Itoa(l.memory), "-display", "none", "-no-reboot",
 		"-kernel", l.base+".kernel", "-initrd", l.base+".initrd",
-		"-append", "root=/dev/vda rw net.ifnames=0 console="+emulator.console+" "+l.parameter,
-		"-drive", "if=none,id=disk,cache=unsafe,file="+filepath.Join(l.folder, "changes"), "-device", disk+",drive=disk",
-		"-netdev", "tap,id=net,script=no,downscript=no,ifname="+l.tap, "-device", network+",netdev=net",
+		"-append", "root=/dev/vda rw net.ifnames=0 console="+emulator.console+" "+strings.Join(l.parameters, " "),
+		"-drive", "if=none,id=disk,cache=unsafe,file="+filepath.Join(l.folder, "changes"), "-device", "virtio-blk-pci,drive=disk",
+		"-netdev", "tap,id=net,script=no,downscript=no,ifname="+l.tap, "-device", "virtio-net-pci,netdev=net",
 		"-serial", "stdio", "-monitor", "none")
 	return l.host.Command(l.ctx, emulator.command[0], words...)
 }

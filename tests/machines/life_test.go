@@ -47,9 +47,10 @@ type life struct {
 	address string
 	// program is the kernel, and base the disk that all machines of the kind begin with.
 	program, base string
-	// tap is the machine's cable, and parameter is what tells its kernel the address.
-	tap, parameter string
-	ctx            context.Context
+	// tap is the machine's cable, and parameters are those of its kernel.
+	tap        string
+	parameters []string
+	ctx        context.Context
 
 	running *harness.Cmd
 	ended   chan struct{}
@@ -247,9 +248,9 @@ func (l *life) run(t *testing.T, words ...string) {
 	}
 }
 
-// link gives the host a tap device for the machine, on the host's network, and returns its name and
-// the parameter of the machine's kernel that sets the address on the machine's interface.
-func (l *life) link(t *testing.T, device string) (tap, parameter string) {
+// link gives the host a tap device for the machine, on the host's network, and the machine's kernel the
+// address of its interface called device.
+func (l *life) link(t *testing.T, device string) {
 	t.Helper()
 	harness.Need(t, "iproute2")
 	last := l.host.Address.As4()[3]
@@ -262,5 +263,6 @@ func (l *life) link(t *testing.T, device string) (tap, parameter string) {
 	} {
 		l.run(t, append([]string{"ip"}, strings.Fields(command)...)...)
 	}
-	return "tap0", fmt.Sprintf("ip=%s::%s:255.255.255.0::%s:off", l.address, own, device)
+	l.tap = "tap0"
+	l.parameters = append(l.parameters, fmt.Sprintf("ip=%s::%s:255.255.255.0::%s:off", l.address, own, device))
 }

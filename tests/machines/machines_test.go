@@ -48,6 +48,8 @@ var machines = []machine{
 	{name: "nspawn-v1", kind: nspawn{unified: "no"}, suite: "bookworm", system: "Debian GNU/Linux 12", cgroup: "v1"},
 	{name: "nspawn-bare", kind: nspawn{unified: "yes"}, suite: "bookworm", system: "Debian GNU/Linux 12", cgroup: "bare", daily: true},
 	{name: "debian-12", kind: userMode{source: "6.1"}, suite: "bookworm", system: "Debian GNU/Linux 12", kernel: "6.1.", cgroup: "v2", security: "apparmor", memory: 3072, daily: true},
+	// Debian's kernel for user mode has nf_tables without the family inet.
+	{name: "no-inet", kind: userMode{}, suite: "bookworm", system: "Debian GNU/Linux 12", kernel: "6.1.", cgroup: "v2", security: "apparmor", memory: 3072},
 	{name: "debian-12-stock", kind: emulated{}, suite: "bookworm", system: "Debian GNU/Linux 12", kernel: "6.1.", cgroup: "v2", security: "apparmor", memory: 4096},
 }
 

@@ -99,13 +99,15 @@ func install(t *testing.T, l *life) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	archive, err := image.Busybox(repository)
-	if err != nil {
-		t.Fatal(err)
-	}
-	images, err := os.ReadFile(archive)
-	if err != nil {
-		t.Fatal(err)
+	images := map[string][]byte{}
+	for _, build := range []func(string) (string, error){image.Busybox, image.Testserver} {
+		archive, err := build(repository)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if images[filepath.Base(archive)], err = os.ReadFile(archive); err != nil {
+			t.Fatal(err)
+		}
 	}
 	program := l.kedge(t)
 	l.version = releases.Version(t)
@@ -115,7 +117,9 @@ func install(t *testing.T, l *life) {
 	l.writeRelease(t, "/opt/broken", releases.Script("v9.9.9+broken", "server) exit 3 ;;"))
 	l.sh(t, "sync; rm -rf /tmp/*")
 	l.before = l.sh(t, stateScript)
-	l.write(t, "/var/lib/kedge/agent/images/"+filepath.Base(archive), 0o644, images)
+	for name, data := range images {
+		l.write(t, "/var/lib/kedge/agent/images/"+name, 0o644, data)
+	}
 
 	if output, err := l.try("gzip -dc /opt/new/kedge-*.gz >/opt/kedge && chmod 755 /opt/kedge && /opt/kedge check-config; status=$?; rm /opt/kedge; exit $status"); err != nil {
 		t.Errorf("check-config refuses the machine: %v\n%s", err, output)
@@ -173,7 +177,7 @@ func (l *life) apply(t *testing.T, objects string) {
 // volume of the claim.
 func (l *life) answers(t *testing.T) {
 	t.Helper()
-	l.eventually(t, "kedge kubectl exec deployment/keeper -- wget -q -T 5 -O - http://web | grep web-")
+	l.eventually(t, "kedge kubectl exec deployment/keeper -c client -- /testserver fetch http://web | grep web-")
 }
 
 // ids returns the IDs of all containers.

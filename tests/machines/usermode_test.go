@@ -11,7 +11,8 @@ import (
 // userMode runs a machine with a kernel that is a process: User Mode Linux. Programs on it run at the
 // speed of this machine, but have one processor. Each system call is slower.
 type userMode struct {
-	// source is the version of Debian's package linux-source, of which the kernel is built.
+	// source is the version of Debian's package linux-source, of which the kernel is built. If it is empty,
+	// the kernel is that of the package user-mode-linux, which has modules.
 	source string
 }
 
@@ -20,21 +21,38 @@ const userInterface = "vec0"
 
 func (k userMode) prepare(t *testing.T, l *life) {
 	t.Helper()
-	l.program = file(t, "linux-"+k.source)
+	if k.source == "" {
+		harness.Need(t, "user-mode-linux")
+		l.program = "/usr/bin/linux.uml"
+	} else {
+		l.program = file(t, "linux-"+k.source)
+	}
 	l.base = file(t, l.suite+".img")
-	l.tap, l.parameter = l.link(t, userInterface)
+	l.link(t, userInterface)
+	if l.security != "" {
+		l.parameters = append(l.parameters, "security="+l.security, l.security+"=1")
+	}
+	if k.source == "" {
+		l.parameters = append(l.parameters, "machine.modules")
+	}
 }
 
 func (k userMode) command(l *life) *harness.Cmd {
-	cmd := l.host.Command(l.ctx, l.program, "mem="+strconv.Itoa(l.memory)+"M",
+	words := append([]string{"mem=" + strconv.Itoa(l.memory) + "M",
 		// What the machine changes is in the first file.
-		"ubd0="+filepath.Join(l.folder, "changes")+","+l.base, "root=/dev/ubda", "rw",
+		"ubd0=" + filepath.Join(l.folder, "changes") + "," + l.base, "root=/dev/ubda", "rw",
 		"con=null", "con0=null,fd:1", "ssl=null",
-		"uml_dir="+l.folder, "umid=machine",
-		"vec0:transport=tap,ifname="+l.tap+",depth=128,gro=1", l.parameter)
+		"uml_dir=" + l.folder, "umid=machine",
+		"vec0:transport=tap,ifname=" + l.tap + ",depth=128,gro=1"}, l.parameters...)
+	cmd := l.host.Command(l.ctx, l.program, words...)
 	// The memory is a file, which is removed at once.
 	cmd.Env = append(cmd.Env, "TMPDIR=/dev/shm")
 	return cmd
 }
 
-func (k userMode) booted(*testing.T, *life) {}
+// booted gives a kernel of the package a clock speed in /proc/cpuinfo, without which cAdvisor does not
+// start.
+func (k userMode) booted(t *testing.T, l *life) {
+	t.Helper()
+	l.sh(t, `grep -q "cpu MHz" /proc/cpuinfo || { sed 's/^vendor_id.*/&\ncpu MHz\t\t: 2000.000/' /proc/cpuinfo >/run/cpuinfo && mount --bind /run/cpuinfo /proc/cpuinfo; }`)
+}
