@@ -163,7 +163,7 @@ func runPods(t *testing.T, l *life) {
 	l.apply(t, pods)
 	l.sh(t, "kedge kubectl rollout status deployment/web deployment/keeper --timeout=15m")
 	l.answers(t)
-	l.sh(t, "kedge kubectl exec deployment/keeper -- sh -c 'echo kept >/data/file; sync'")
+	l.sh(t, "kedge kubectl exec deployment/keeper -c app -- sh -c 'echo kept >/data/file; sync'")
 	l.containers = l.ids(t)
 }
 
@@ -200,7 +200,7 @@ func (l *life) sameContainers(t *testing.T) {
 // of kedge's unit, whose limits they would share.
 func podsInSlices(t *testing.T, l *life) {
 	own := l.sh(t, "systemctl show -p ControlGroup --value kedge")
-	for _, process := range strings.Split(l.sh(t, "for p in $(pgrep -x httpd) $(pgrep -f containerd-shim); do echo $(cat /proc/$p/comm) $(cut -d: -f3 /proc/$p/cgroup); done"), "\n") {
+	for _, process := range strings.Split(l.sh(t, `grep -lx -e httpd -e containerd-shim /proc/[0-9]*/comm 2>/dev/null | while read -r comm; do echo $(cat $comm) $(cut -d: -f3 ${comm%comm}cgroup); done`), "\n") {
 		name, cgroup, _ := strings.Cut(process, " ")
 		if name == "httpd" && !strings.HasPrefix(cgroup, "/kubepods.slice/") {
 			t.Errorf("a pod is in %s, which is not in kubepods.slice", cgroup)
@@ -331,7 +331,7 @@ func (l *life) back(t *testing.T, mark string) {
 // sameVolume wants the volume to have what was written into it.
 func (l *life) sameVolume(t *testing.T) {
 	t.Helper()
-	if got := l.sh(t, "kedge kubectl exec deployment/keeper -- cat /data/file"); got != "kept" {
+	if got := l.sh(t, "kedge kubectl exec deployment/keeper -c app -- cat /data/file"); got != "kept" {
 		t.Errorf("the volume has %q, want what was written", got)
 	}
 }
