@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kedge-dev/kedge/internal/throwaway/hosts"
 	"github.com/kedge-dev/kedge/tests/harness"
 )
 
@@ -89,6 +90,10 @@ func (l *life) start(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer console.Close()
+	// A boot begins without loop devices. Those of a container are in the kernel of this machine.
+	if err := hosts.DetachLoops(l.folder); err != nil {
+		t.Fatal(err)
+	}
 	l.running, l.ended = l.kind.command(l), make(chan struct{})
 	l.running.Stdout, l.running.Stderr = console, console
 	if err := l.running.Start(); err != nil {

@@ -18,7 +18,8 @@ systemctl list-units --all --no-legend --plain 'kube*' 'cri*' 'kedge*'
 systemctl --failed --no-legend --plain
 systemd-inhibit --list --no-legend 2>/dev/null | grep -i kube
 echo "# loop devices"
-losetup -l --noheadings -O BACK-FILE
+# A container sees those of the whole machine.
+[ "$(systemd-detect-virt)" = systemd-nspawn ] || losetup -l --noheadings -O BACK-FILE
 echo "# network namespaces"
 ls /run/netns 2>/dev/null
 echo "# processes"
@@ -28,7 +29,7 @@ echo "# kernel settings"
 sysctl -a 2>/dev/null | grep -E '^(vm\.(overcommit|panic)|kernel\.(panic|keys\.root)|net\.ipv[46]\.(ip_forward|conf\.all\.forwarding)|net\.bridge|net\.netfilter\.nf_conntrack_max)' | sort
 echo "# files"
 for folder in /etc /usr /opt /var /run /tmp /root /srv /boot /home; do
-	find "$folder" -xdev \( -path /var/log/journal -o -path /run/log -o -path /run/systemd -o -path /run/udev -o -path /run/user \
+	find "$folder" -xdev \( -path /var/log/journal -o -path /root/.kube -o -path /run/log -o -path /run/systemd -o -path /run/udev -o -path /run/user \
 		-o -path /run/credentials -o -path '/tmp/systemd-private*' -o -path '/var/tmp/systemd-private*' -o -path /var/lib/systemd \
 		-o -path /run/systemd/transient \) -prune -o -print
 done | sort
