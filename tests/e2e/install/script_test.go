@@ -134,13 +134,13 @@ func TestFiles(t *testing.T) {
 
 	t.Log("an executable that is not compressed, on a host that can unpack nothing")
 	without(t, host, "/opt/packed", "xz", "gzip")
-	program := script("v1.0.3+test", "")
+	program := releases.Script("v1.0.3+test", "")
 	newRelease(t, program).unpacked(program).write(t, host, "/opt/plain")
 	wants(t, sh(t, host, "PATH=/opt/packed sh /opt/plain/install.sh"), "v1.0.3+test is installed")
-	program = script("v1.0.4+test", "")
+	program = releases.Script("v1.0.4+test", "")
 	newRelease(t, program).unpacked(program).write(t, host, "/opt/single")
 	wants(t, sh(t, host, "INSTALL_KEDGE_FROM=/opt/single/"+releases.Name()+" sh /opt/single/install.sh"), "v1.0.4+test is installed")
-	compressed := newRelease(t, script("v1.0.5+test", ""))
+	compressed := newRelease(t, releases.Script("v1.0.5+test", ""))
 	host.WriteFile("/opt/keys/compressed.pem", string(signed(t, compressed)["release.pem"]))
 	url = compressed.serve(t, network.NewHost(t, "second-mirror"))
 	refused(t, host, "PATH=/opt/packed INSTALL_KEDGE_KEY=/opt/keys/compressed.pem INSTALL_KEDGE_FROM="+url+" sh /opt/plain/install.sh", "a release has it compressed. Install xz or gzip, or unpack it on another host")
@@ -200,9 +200,9 @@ func TestSlow(t *testing.T) {
 	i=0; while [ $i -lt 10 ]; do i=$((i + 1)); [ $i -gt $ready ] && echo "part-$i   Starting   1s" || echo "part-$i   Ready   1s"; done
 	echo; echo "DATASTORE   Ready"
 	exit 1 ;;`
-	newRelease(t, script("v1.0.0+slow", "server) echo it begins; sleep 3; exit 1 ;;\n"+status)).write(t, s.host, "/opt/slow")
-	newRelease(t, script("v1.0.1+ends", "server) echo the port is taken; exit 1 ;;")).write(t, s.host, "/opt/ends")
-	newRelease(t, script("v1.0.2+hangs", "server) echo waiting for nothing; exec sleep 1007 ;;\nstatus) echo 'COMPONENT   STATE'; echo 'part   Starting'; exit 1 ;;")).write(t, s.host, "/opt/hangs")
+	newRelease(t, releases.Script("v1.0.0+slow", "server) echo it begins; sleep 3; exit 1 ;;\n"+status)).write(t, s.host, "/opt/slow")
+	newRelease(t, releases.Script("v1.0.1+ends", "server) echo the port is taken; exit 1 ;;")).write(t, s.host, "/opt/ends")
+	newRelease(t, releases.Script("v1.0.2+hangs", "server) echo waiting for nothing; exec sleep 1007 ;;\nstatus) echo 'COMPONENT   STATE'; echo 'part   Starting'; exit 1 ;;")).write(t, s.host, "/opt/hangs")
 
 	wants(t, sh(t, s.host, "INSTALL_KEDGE_TIMEOUT=20 sh /opt/slow/install.sh"), "v1.0.0+slow is ready")
 	if restarts := sh(t, s.host, "cat /run/fake/restarts"); len(restarts) == 1 && restarts < "4" {
