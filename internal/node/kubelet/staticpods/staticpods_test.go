@@ -57,9 +57,14 @@ func TestGuard(t *testing.T) {
 	defer guarding.Wait()
 	defer cancel()
 
+	// put renames a file into the folder: nobody sees a part of it.
+	beside := filepath.Join(t.TempDir(), "new")
 	put := func(name, text string) {
 		t.Helper()
-		if err := os.WriteFile(filepath.Join(folder, name), []byte(text), 0o600); err != nil {
+		if err := os.WriteFile(beside, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Rename(beside, filepath.Join(folder, name)); err != nil {
 			t.Fatal(err)
 		}
 	}
