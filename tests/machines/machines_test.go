@@ -36,8 +36,6 @@ type machine struct {
 	architecture string
 	// memory is in MiB, or 0 for that of this machine.
 	memory int
-	// firewall is what the host filters with by itself, or empty.
-	firewall string
 	// daily is true for machines that run without being named.
 	daily bool
 }
