@@ -223,7 +223,8 @@ get_archive() {
 	is_sum "kedge-$arch" "$work/kedge" || fail "what is in $archive does not match SHA256SUMS, so nothing was changed"
 }
 
-# offered NAME tells whether the source has a file. Of a URL, SHA256SUMS says so.
+# offered NAME tells whether the source has the file NAME. If the source is a URL, its
+# SHA256SUMS lists the files that it has.
 offered() {
 	listed "$1" >/dev/null || return 1
 	case $from in

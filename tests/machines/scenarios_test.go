@@ -343,28 +343,11 @@ func uninstall(t *testing.T, l *life) {
 		if err != nil {
 			return err
 		}
-		if changed := difference(l.before, strings.TrimSpace(after)); changed != "" {
+		if changed := harness.Difference(l.before, strings.TrimSpace(after)); changed != "" {
 			return fmt.Errorf("uninstall has left:\n%s", changed)
 		}
 		return nil
 	})
-}
-
-// difference returns the lines that are in only one of two texts.
-func difference(before, after string) string {
-	old, now := strings.Split(before, "\n"), strings.Split(after, "\n")
-	var changed []string
-	for _, line := range old {
-		if !slices.Contains(now, line) {
-			changed = append(changed, "- "+line)
-		}
-	}
-	for _, line := range now {
-		if !slices.Contains(old, line) {
-			changed = append(changed, "+ "+line)
-		}
-	}
-	return strings.Join(changed, "\n")
 }
 
 // wants checks that output has text.

@@ -99,8 +99,8 @@ func (k *keeper) Wait(ctx context.Context, r *taskAPI.WaitRequest) (*taskAPI.Wai
 	return answer, nil
 }
 
-// Stats implements taskAPI.TTRPCTaskService. Of a container that has ended it tells at least whether it was killed for
-// memory.
+// Stats implements taskAPI.TTRPCTaskService. A container that has ended has no statistics any more. If the kernel has
+// killed it for memory, the answer still says so.
 func (k *keeper) Stats(ctx context.Context, r *taskAPI.StatsRequest) (*taskAPI.StatsResponse, error) {
 	answer, err := k.TTRPCTaskService.Stats(ctx, r)
 	if !k.wasKilled(r.ID) {

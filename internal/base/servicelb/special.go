@@ -6,8 +6,9 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/host"
 )
 
-// Special says why no Service may have an address, whoever asks for it: "a loopback address". It
-// returns an empty text for all other addresses.
+// Special returns what kind of address this is, such as "a loopback address", if no Service may have
+// it. Nobody may give it to a Service, not even an administrator. For other addresses, Special returns
+// an empty text.
 func Special(address netip.Addr) string {
 	address = address.Unmap()
 	switch {

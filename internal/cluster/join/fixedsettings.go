@@ -6,10 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"time"
 
 	"github.com/sirupsen/logrus"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/kedge-dev/kedge/internal/base/component"
 	"github.com/kedge-dev/kedge/internal/base/config"
@@ -64,30 +64,25 @@ func compareFixed(ctx context.Context, store clientv3.KV, cluster config.Cluster
 // storedFixed returns the value of FixedKey, which it writes if there is none. It asks until the
 // datastore answers, or ctx ends.
 func storedFixed(ctx context.Context, store clientv3.KV, here map[string]string) ([]byte, error) {
+	var text []byte
 	told := ""
-	for {
-		text, err := readFixed(ctx, store)
+	err := wait.PollUntilContextCancel(ctx, tokenRetry, true, func(ctx context.Context) (bool, error) {
+		var err error
+		text, err = readFixed(ctx, store)
 		if err == nil && text == nil {
 			text, err = writeFixed(ctx, store, here)
 		}
-		if err == nil {
-			component.Report(ctx, nil)
-			return text, nil
-		}
 		if ctx.Err() != nil {
-			return nil, err
+			return false, err
 		}
 		component.Report(ctx, err)
-		if err.Error() != told {
+		if err != nil && err.Error() != told {
 			told = err.Error()
 			logrus.WithField("component", "settings").Warnf("Cannot compare this server's settings with the cluster's, and will try again: %v", err)
 		}
-		select {
-		case <-ctx.Done():
-			return nil, err
-		case <-time.After(tokenRetry):
-		}
-	}
+		return err == nil, nil
+	})
+	return text, err
 }
 
 // readFixed returns the value of FixedKey, or nil if there is none.

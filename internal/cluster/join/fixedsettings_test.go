@@ -95,8 +95,8 @@ func (s *slowStore) Get(ctx context.Context, _ string, _ ...clientv3.OpOption) (
 	return &clientv3.GetResponse{Kvs: []*mvccpb.KeyValue{{Value: []byte(s.value)}}}, nil
 }
 
-// TestFixedSettingsSlowly wants a start to wait for the datastore, and to end only for settings that
-// differ, or that cannot be read.
+// TestFixedSettingsSlowly has a datastore that answers only at the fourth attempt. The start waits for the
+// answer. It ends if the settings differ, or if they cannot be decoded.
 func TestFixedSettingsSlowly(t *testing.T) {
 	for value, want := range map[string]string{
 		`{"cluster-cidr": "10.42.0.0/16"}`: "",

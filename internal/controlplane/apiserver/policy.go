@@ -10,6 +10,7 @@ import (
 
 	"github.com/sirupsen/logrus"
 	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/util/workqueue"
@@ -21,10 +22,6 @@ import (
 const (
 	// policyHook is the name of the start hook, as /readyz lists it.
 	policyHook = "kedge/bootstrap-policy"
-	// firstPolicyRetry is the pause after the first attempt that fails. The pause doubles up to
-	// lastPolicyRetry.
-	firstPolicyRetry = 100 * time.Millisecond
-	lastPolicyRetry  = 5 * time.Second
 	// policyWriters is how many objects are written at once: the datastore syncs the
 	// disk once for all of them.
 	policyWriters = 8
@@ -50,24 +47,22 @@ func replacePolicyHooks(config *genericapiserver.Config, rbac bool) error {
 	})
 }
 
+// policyRetry is the pause after an attempt that fails. It doubles up to 5 s.
+var policyRetry = wait.Backoff{Duration: 100 * time.Millisecond, Factor: 2, Cap: 5 * time.Second, Steps: 10}
+
 // createPolicy calls ensurePolicy until that succeeds or ctx ends. Upstream's hooks end the
 // process after 30 s. A slow machine needs longer, and would begin again each time.
 func createPolicy(ctx context.Context, client kubernetes.Interface, rbac bool) {
-	for pause := firstPolicyRetry; ; pause = min(2*pause, lastPolicyRetry) {
+	began := time.Now()
+	// It fails only if ctx ends.
+	_ = policyRetry.DelayFunc().Until(ctx, true, true, func(ctx context.Context) (bool, error) {
 		err := ensurePolicy(ctx, client, rbac)
-		if err == nil || ctx.Err() != nil {
-			return
-		}
 		// The first attempts may fail while the server starts.
-		if pause > time.Second {
-			logrus.WithField("component", "apiserver").Warnf("Cannot create all of Kubernetes's own roles and priority classes yet. The server is not ready without them. It will try again in %s: %v", pause, err)
+		if err != nil && ctx.Err() == nil && time.Since(began) > time.Second {
+			logrus.WithField("component", "apiserver").Warnf("Cannot create all of Kubernetes's own roles and priority classes yet. The server is not ready without them. It tries again: %v", err)
 		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(pause):
-		}
-	}
+		return err == nil, nil
+	})
 }
 
 // ensurePolicy creates the objects that are missing, and adds rules and subjects that

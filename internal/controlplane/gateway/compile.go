@@ -30,7 +30,7 @@ type compiled struct {
 	// owners knows which namespace has which host of the shared front. It is nil if hosts
 	// belong to no namespace.
 	owners *hosts.Owners
-	// wrongHosts are what administrators have written that are no names of hosts.
+	// wrongHosts are the claims of administrators whose host is no host name.
 	wrongHosts []hosts.Claim
 	// fronts are those of both. They also answer challenges.
 	fronts []front.Front

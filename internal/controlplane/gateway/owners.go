@@ -33,8 +33,8 @@ const (
 	reasonNoHost = "NoHostName"
 )
 
-// owners decides which namespace has which host. wrong are what administrators have written that are no
-// names of hosts.
+// owners decides which namespace has which host. wrong are the claims of administrators whose host is no
+// host name.
 func (s *sources) owners(claims []hosts.Claim, l *lookup) (owners *hosts.Owners, wrong []hosts.Claim) {
 	if s.cfg.ShareHosts {
 		return nil, nil

@@ -370,8 +370,9 @@ func hosts(objects ...runtime.Object) []runtime.Object {
 		})
 }
 
-// TestForeignAddresses wants a Service to get no address of a host, of a pod, of a pool or of no network, however
-// it is written and whoever asks, except that load balancers write addresses of nodes.
+// TestForeignAddresses has Services with addresses that belong to others: to a host, a pod, a pool, or to no
+// network at all. The API refuses these addresses in every spelling and from every user. Only load balancers
+// may write addresses of nodes.
 func TestForeignAddresses(t *testing.T) {
 	balancer := &user.DefaultInfo{Name: "metallb", Groups: []string{"balancers"}}
 	for address, accepted := range map[string]bool{

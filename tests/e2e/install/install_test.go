@@ -11,7 +11,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -159,7 +158,7 @@ func lives(t *testing.T, newSystem func(*harness.Network) system) {
 	}
 	harness.Eventually(t, time.Minute, "the host to be as it was", func() error {
 		for what, text := range s.snapshot(t) {
-			if changed := difference(before[what], text); changed != "" {
+			if changed := harness.Difference(before[what], text); changed != "" {
 				return fmt.Errorf("%s changed:\n%s", what, changed)
 			}
 		}
@@ -237,7 +236,7 @@ func (s system) container(t *testing.T) string {
 func (s system) wantUnchanged(t *testing.T, version, files, container string) {
 	t.Helper()
 	wants(t, sh(t, s.host, "kedge status"), "kedge "+version+" on node one")
-	if changed := difference(files, s.installed(t)); changed != "" {
+	if changed := harness.Difference(files, s.installed(t)); changed != "" {
 		t.Errorf("files changed:\n%s", changed)
 	}
 	s.wantContainer(t, container)
@@ -264,23 +263,6 @@ func (s system) snapshot(t *testing.T) map[string]string {
 
 // installed lists the files that install.sh makes.
 func (s system) installed(t *testing.T) string { return files(t, s.host, "/etc /usr/local") }
-
-// difference returns the lines that are in only one of two texts.
-func difference(before, after string) string {
-	old, now := strings.Split(before, "\n"), strings.Split(after, "\n")
-	var changed []string
-	for _, line := range old {
-		if !slices.Contains(now, line) {
-			changed = append(changed, "- "+line)
-		}
-	}
-	for _, line := range now {
-		if !slices.Contains(old, line) {
-			changed = append(changed, "+ "+line)
-		}
-	}
-	return strings.Join(changed, "\n")
-}
 
 // files lists all files below folders, with their modes, sizes and links.
 func files(t *testing.T, host *harness.Host, folders string) string {

@@ -91,7 +91,7 @@ func TestFaults(t *testing.T) {
 		{"INSTALL_KEDGE_KEY=/opt/keys/release.pem sh /opt/good/install.sh", "the release is not signed"},
 	} {
 		refused(t, host, test.command, test.text)
-		if changed := difference(before, files(t, host, "/etc /usr/local")); changed != "" {
+		if changed := harness.Difference(before, files(t, host, "/etc /usr/local")); changed != "" {
 			t.Fatalf("%s changed\n%s", test.command, changed)
 		}
 	}
@@ -165,7 +165,7 @@ func TestInterrupted(t *testing.T) {
 	before := s.installed(t)
 	sh(t, s.host, "mv /opt/fake/systemctl /opt/fake/kept && ln -s /bin/false /opt/fake/systemctl")
 	refused(t, s.host, "sh /opt/first/install.sh", "nothing was changed: no kedge is installed")
-	if changed := difference(before, s.installed(t)); changed != "" {
+	if changed := harness.Difference(before, s.installed(t)); changed != "" {
 		t.Errorf("a first install that failed left\n%s", changed)
 	}
 	sh(t, s.host, "mv /opt/fake/kept /opt/fake/systemctl")
@@ -176,7 +176,7 @@ func TestInterrupted(t *testing.T) {
 	before = s.installed(t)
 	refused(t, s.host, `sh /opt/second/install.sh & until kedge --version | grep -q v1.0.1; do sleep 0.1; done; kill $!; wait $!`,
 		"nothing was changed: the previous kedge is installed and runs")
-	if changed := difference(before, s.installed(t)); changed != "" {
+	if changed := harness.Difference(before, s.installed(t)); changed != "" {
 		t.Errorf("files changed:\n%s", changed)
 	}
 	if command := sh(t, s.host, "cat /run/fake/calls"); !strings.HasSuffix(command, "systemctl start --no-block kedge") {

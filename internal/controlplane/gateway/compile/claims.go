@@ -66,8 +66,8 @@ func (r *Run) Claims() []hosts.Claim {
 	return claims
 }
 
-// claimsOf returns the hosts that a route wants on listeners. If it wants a host on many listeners of
-// one namespace, the oldest claim is enough.
+// claimsOf returns the hosts that a route wants on listeners. A route may want one host on many
+// listeners of a namespace. claimsOf then returns only the oldest of these claims.
 func (c *compiler) claimsOf(r *route, byParent map[parent][]*listener) (claims []hosts.Claim) {
 	if r.badHostname().is() {
 		return nil

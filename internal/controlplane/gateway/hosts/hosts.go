@@ -87,8 +87,8 @@ type Owners struct {
 	conflicts []Conflict
 }
 
-// Assigned returns the claims that an administrator has made for namespaces. Of wrong, the hosts are no
-// names of hosts.
+// Assigned returns the claims that an administrator has made for namespaces. wrong are the claims whose
+// host is no host name.
 func Assigned(namespaces []Object) (claims, wrong []Claim) {
 	for _, namespace := range namespaces {
 		for _, host := range split(namespace.GetAnnotations()[gateways.HostsAnnotation]) {
