@@ -6,6 +6,7 @@ import (
 	"context"
 	"os"
 	"runtime"
+	"slices"
 	"strings"
 
 	"github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2/manager"
@@ -27,19 +28,32 @@ func main() {
 	shim.RunShim(context.Background(), manager.NewShimManager("io.containerd.runc.v2"))
 }
 
-// routine makes debug messages of errors that are no faults. When kedge stops, nobody receives a shim's events
-// (github.com/containerd/ttrpc/server.go). And if kedge stops, or the machine is busy, while a container is
-// deleted, the output of the container may still be on its way (containerd,
-// cmd/containerd-shim-runc-v2/process/init.go); the deletion goes on.
-//
-//upstream:relies-on github.com/containerd/ttrpc/server.go serverConn.run
-//upstream:relies-on github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2/process/init.go Init.delete
+// routines are the beginnings of errors that are no faults.
+var routines = []string{
+	// While kedge does not run, nobody receives a shim's events. The shim sends them again, and says so with another
+	// message if that does not help.
+	//upstream:relies-on github.com/containerd/ttrpc/server.go serverConn.run
+	"failed sending message on channel",
+	//upstream:relies-on github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2/task/service.go service.forward service.oomEvent
+	"post event",
+	//upstream:relies-on github.com/containerd/containerd/v2/pkg/shim/publisher.go RemoteEventsPublisher.processQueue
+	"forward event",
+	// The answer to a call that was given up.
+	//upstream:relies-on github.com/containerd/ttrpc/client.go Client.receiveLoop
+	"ttrpc: received message on inactive stream",
+	// If kedge stops, or the machine is busy, while a container is deleted, the output of the container may still be on
+	// its way. The deletion goes on.
+	//upstream:relies-on github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2/process/init.go Init.delete
+	"failed to drain init process",
+}
+
+// routine makes debug messages of routines.
 type routine struct{}
 
 func (routine) Levels() []logrus.Level { return []logrus.Level{logrus.ErrorLevel} }
 
 func (routine) Fire(entry *logrus.Entry) error {
-	if entry.Message == "failed sending message on channel" || strings.HasPrefix(entry.Message, "failed to drain init process") {
+	if slices.ContainsFunc(routines, func(beginning string) bool { return strings.HasPrefix(entry.Message, beginning) }) {
 		entry.Level = logrus.DebugLevel
 	}
 	return nil

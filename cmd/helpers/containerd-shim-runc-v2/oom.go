@@ -46,6 +46,21 @@ type kept struct {
 	ended chan struct{}
 }
 
+func (c *kept) hasEnded() bool {
+	select {
+	case <-c.ended:
+		return true
+	default:
+		return false
+	}
+}
+
+func (c *kept) end() {
+	if !c.hasEnded() {
+		close(c.ended)
+	}
+}
+
 func newKeeper(root string, publisher shim.Publisher) *keeper {
 	return &keeper{root: root, publisher: publisher, containers: map[string]*kept{}, kills: map[string]uint64{}}
 }
@@ -56,26 +71,22 @@ func (k *keeper) RegisterTTRPC(server *ttrpc.Server) error {
 	return nil
 }
 
-// containerLocked returns what is known of a container.
-func (k *keeper) containerLocked(id string) *kept {
-	c := k.containers[id]
-	if c == nil {
-		c = &kept{ended: make(chan struct{})}
-		k.containers[id] = c
-	}
-	return c
-}
-
-// Create implements taskAPI.TTRPCTaskService.
+// Create implements taskAPI.TTRPCTaskService. The container may end before the answer is there.
 func (k *keeper) Create(ctx context.Context, r *taskAPI.CreateTaskRequest) (*taskAPI.CreateTaskResponse, error) {
+	k.mu.Lock()
+	k.containers[r.ID] = &kept{ended: make(chan struct{})}
+	k.mu.Unlock()
 	answer, err := k.TTRPCTaskService.Create(ctx, r)
 	if err != nil {
+		k.forget(r.ID)
 		return nil, err
 	}
 	pod := k.podOf(answer.Pid)
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.containerLocked(r.ID).pod = pod
+	if c := k.containers[r.ID]; c != nil {
+		c.pod = pod
+	}
 	if _, known := k.kills[pod]; !known {
 		k.kills[pod] = k.killsIn(pod)
 	}
@@ -85,15 +96,15 @@ func (k *keeper) Create(ctx context.Context, r *taskAPI.CreateTaskRequest) (*tas
 // Wait implements taskAPI.TTRPCTaskService. It does not return before it is known whether the container was killed for
 // memory: containerd asks for that next.
 func (k *keeper) Wait(ctx context.Context, r *taskAPI.WaitRequest) (*taskAPI.WaitResponse, error) {
+	k.mu.Lock()
+	c := k.containers[r.ID]
+	k.mu.Unlock()
 	answer, err := k.TTRPCTaskService.Wait(ctx, r)
-	if err != nil || r.ExecID != "" {
+	if err != nil || c == nil || r.ExecID != "" {
 		return answer, err
 	}
-	k.mu.Lock()
-	ended := k.containerLocked(r.ID).ended
-	k.mu.Unlock()
 	select {
-	case <-ended:
+	case <-c.ended:
 	case <-ctx.Done():
 	}
 	return answer, nil
@@ -130,26 +141,26 @@ func (k *keeper) wasKilled(id string) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	c := k.containers[id]
-	if c == nil || !c.oom {
-		return false
-	}
-	select {
-	case <-c.ended:
-		return true
-	default:
-		return false
-	}
+	return c != nil && c.oom && c.hasEnded()
 }
 
 // Delete implements taskAPI.TTRPCTaskService.
 func (k *keeper) Delete(ctx context.Context, r *taskAPI.DeleteRequest) (*taskAPI.DeleteResponse, error) {
 	answer, err := k.TTRPCTaskService.Delete(ctx, r)
 	if err == nil && r.ExecID == "" {
-		k.mu.Lock()
-		defer k.mu.Unlock()
-		delete(k.containers, r.ID)
+		k.forget(r.ID)
 	}
 	return answer, err
+}
+
+// forget removes a container. Nobody waits for it any longer.
+func (k *keeper) forget(id string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if c := k.containers[id]; c != nil {
+		c.end()
+		delete(k.containers, id)
+	}
 }
 
 // note takes note of an event. Upstream's service stops watching a container's cgroup before it tells that the container
@@ -161,8 +172,9 @@ func (k *keeper) note(event events.Event) {
 	defer k.mu.Unlock()
 	switch e := event.(type) {
 	case *eventstypes.TaskOOM:
-		c := k.containerLocked(e.ContainerID)
-		c.oom, k.kills[c.pod] = true, k.killsIn(c.pod)
+		if c := k.containers[e.ContainerID]; c != nil {
+			c.oom, k.kills[c.pod] = true, k.killsIn(c.pod)
+		}
 	case *eventstypes.TaskExit:
 		c := k.containers[e.ContainerID]
 		if c == nil || e.ID != e.ContainerID {
@@ -172,11 +184,7 @@ func (k *keeper) note(event events.Event) {
 			// Only the count of the pod tells of this kill.
 			c.oom, k.kills[c.pod] = c.oom || e.ExitStatus == killed, now
 		}
-		select {
-		case <-c.ended:
-		default:
-			close(c.ended)
-		}
+		c.end()
 	}
 }
 

@@ -33,6 +33,23 @@ func (gone) Delete(context.Context, *taskAPI.DeleteRequest) (*taskAPI.DeleteResp
 	return &taskAPI.DeleteResponse{}, nil
 }
 
+// early is a task service whose containers end before it answers that they are there, or are deleted before it
+// answers that they have ended.
+type early struct {
+	gone
+	publish, remove func()
+}
+
+func (e early) Create(ctx context.Context, r *taskAPI.CreateTaskRequest) (*taskAPI.CreateTaskResponse, error) {
+	e.publish()
+	return e.gone.Create(ctx, r)
+}
+
+func (e early) Wait(ctx context.Context, r *taskAPI.WaitRequest) (*taskAPI.WaitResponse, error) {
+	e.remove()
+	return e.gone.Wait(ctx, r)
+}
+
 type nowhere struct{}
 
 func (nowhere) Publish(context.Context, string, events.Event) error { return nil }
@@ -117,5 +134,29 @@ func TestKeeper(t *testing.T) {
 				t.Errorf("after the deletion: %v, %v", err, k.containers)
 			}
 		})
+	}
+}
+
+// TestKeeperEarly checks that Wait returns whenever a container ends.
+func TestKeeperEarly(t *testing.T) {
+	k := newKeeper(t.TempDir(), nowhere{})
+	end := func() { k.note(&eventstypes.TaskExit{ContainerID: "a", ID: "a", ExitStatus: killed}) }
+	remove := func() {
+		if _, err := k.Delete(t.Context(), &taskAPI.DeleteRequest{ID: "a"}); err != nil {
+			t.Error(err)
+		}
+	}
+	for name, service := range map[string]early{
+		"an end before the answer":               {publish: end, remove: func() {}},
+		"a deletion during the wait":             {publish: func() {}, remove: remove},
+		"a wait for a container that is no more": {publish: remove, remove: func() {}},
+	} {
+		k.TTRPCTaskService = service
+		if _, err := k.Create(t.Context(), &taskAPI.CreateTaskRequest{ID: "a"}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := k.Wait(t.Context(), &taskAPI.WaitRequest{ID: "a"}); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }

@@ -29,7 +29,7 @@ type Facts struct {
 	CgroupVersion int
 	// CgroupHybrid is whether version 2 is mounted too, while the controllers are those of version 1.
 	CgroupHybrid bool
-	// CgroupElsewhere says of controllers of version 2 that cannot be used why, if the kernel tells.
+	// CgroupElsewhere says of controllers that cannot be used why, if the kernel tells.
 	CgroupElsewhere map[string]string
 	// CgroupDriver is DriverSystemd or DriverCgroupfs.
 	CgroupDriver string
@@ -134,24 +134,27 @@ func (p probe) cgroups(facts *Facts) error {
 	if err != nil {
 		return fmt.Errorf("read mounts: %w", err)
 	}
-	unified := false
+	unified, readOnly := false, false
 	for line := range strings.Lines(string(mounts)) {
 		fields := strings.Fields(line)
 		if len(fields) < 4 {
 			continue
 		}
+		options := strings.Split(fields[3], ",")
+		ro := slices.Contains(options, "ro")
 		switch target, kind := fields[1], fields[2]; {
 		case kind == "cgroup2" && (target == "/sys/fs/cgroup" || strings.HasPrefix(target, "/sys/fs/cgroup/")):
 			unified = true
 			if target == "/sys/fs/cgroup" && facts.CgroupVersion == 0 {
-				facts.CgroupVersion = 2
+				facts.CgroupVersion, readOnly = 2, ro
 			}
 		case kind == "cgroup" && strings.HasPrefix(target, "/sys/fs/cgroup/"):
 			facts.CgroupVersion = 1
-			for _, option := range strings.Split(fields[3], ",") {
-				if slices.Contains(cgroupControllers, option) {
-					facts.Controllers = append(facts.Controllers, option)
-				}
+			has := slices.DeleteFunc(options, func(option string) bool { return !slices.Contains(cgroupControllers, option) })
+			if ro {
+				facts.cannotWrite(has)
+			} else {
+				facts.Controllers = append(facts.Controllers, has...)
 			}
 		}
 	}
@@ -166,12 +169,27 @@ func (p probe) cgroups(facts *Facts) error {
 		if err != nil {
 			return fmt.Errorf("read cgroup controllers: %w", err)
 		}
-		facts.Controllers = strings.Fields(string(list))
-		facts.CgroupElsewhere = p.elsewhere(facts.Controllers)
+		has := strings.Fields(string(list))
+		facts.CgroupElsewhere = p.elsewhere(has)
+		if readOnly {
+			facts.cannotWrite(has)
+		} else {
+			facts.Controllers = has
+		}
 	}
 	slices.Sort(facts.Controllers)
 	facts.Controllers = slices.Compact(facts.Controllers)
 	return nil
+}
+
+// cannotWrite says of controllers that they cannot be used, as in a container that is not privileged.
+func (f *Facts) cannotWrite(controllers []string) {
+	if f.CgroupElsewhere == nil {
+		f.CgroupElsewhere = map[string]string{}
+	}
+	for _, c := range controllers {
+		f.CgroupElsewhere[c] = "/sys/fs/cgroup is mounted read-only: start this container with --privileged, or mount it read-write"
+	}
 }
 
 // elsewhere says why version 2 lacks controllers that the kernel has: cgroups(7), /proc/cgroups.

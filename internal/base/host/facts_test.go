@@ -81,6 +81,12 @@ func TestDetect(t *testing.T) {
 				hint := f.controllerHint(f.missingControllers())
 				return strings.Contains(hint, "memory: the kernel's command line") && strings.Contains(hint, "pids: a hierarchy of version 1") && len(f.CgroupElsewhere) == 2
 			}},
+		"version 2, read-only": {files: with("proc/mounts", strings.ReplaceAll(v2Mounts, "rw,nosuid", "ro,nosuid")), version: 2, driver: DriverCgroupfs, check: func(f Facts) bool {
+			return strings.HasPrefix(f.controllerHint(f.missingControllers()), "cpu, memory, pids: /sys/fs/cgroup is mounted read-only")
+		}},
+		"hybrid, read-only": {files: with("proc/mounts", strings.ReplaceAll(hybridMounts, "cgroup rw", "cgroup ro")), version: 1, driver: DriverCgroupfs, check: func(f Facts) bool {
+			return strings.HasPrefix(f.controllerHint(f.missingControllers()), "cpu, memory, pids, cpuacct, cpuset: /sys/fs/cgroup is mounted read-only")
+		}},
 		"hybrid under systemd":                {files: with("proc/mounts", hybridMounts, "proc/1/comm", "systemd\n", "run/systemd/system/", ""), version: 1, driver: DriverCgroupfs},
 		"no cgroups":                          {files: with("proc/mounts", "proc /proc proc rw 0 0\n"), err: "no cgroups are mounted"},
 		"no CAP_SYS_RESOURCE":                 {files: with("proc/self/status", fewCaps), version: 2, driver: DriverCgroupfs, check: func(f Facts) bool { return !f.SysResource }},

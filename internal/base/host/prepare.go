@@ -123,12 +123,18 @@ func (p preparer) recordDriver() error {
 // controllerHint says why controllers are missing, and what to do.
 func (f Facts) controllerHint(missing []string) string {
 	var reasons []string
+	of := map[string][]string{} // the controllers of each reason
 	for _, c := range missing {
-		if reason := f.CgroupElsewhere[c]; reason != "" {
-			reasons = append(reasons, c+": "+reason)
+		reason := f.CgroupElsewhere[c]
+		if reason != "" && of[reason] == nil {
+			reasons = append(reasons, reason)
 		}
+		of[reason] = append(of[reason], c)
 	}
 	if len(reasons) > 0 {
+		for i, reason := range reasons {
+			reasons[i] = strings.Join(of[reason], ", ") + ": " + reason
+		}
 		return strings.Join(reasons, "; ")
 	}
 	if f.CgroupVersion == 2 && len(f.Controllers) == 0 {

@@ -20,6 +20,8 @@ import (
 // find these errors, by these properties:
 //
 //   - The value of the error says that somebody else was faster, or has given up: isAnswer.
+//   - A request was out of time, as on a busy machine: isLate. Who sent it gets that error and sends it again. A part
+//     that stays too slow is told of otherwise: the datastore warns, and a node is no longer Ready.
 //   - The API refuses something because a user has ended or limited it: limits.
 //   - No server answers a node, which the node reports in its status: isUnreachable.
 //   - A worker of a queue has logged it, or a reflector: fromWorker. Upstream's workers put an object back into
@@ -63,8 +65,25 @@ func isClientGone(err error) bool {
 //upstream:relies-on std/context/context.go Canceled
 //upstream:relies-on std/net/http/h2_bundle.go http2errStreamClosed http2errClientDisconnected http2errClosedBody http2StreamError.Error
 //upstream:relies-on std/net/http/server.go ErrHandlerTimeout
-var answers = regexp.MustCompile(`Operation cannot be fulfilled on |[a-z.]+ "[^"]+" (not found|already exists)|` +
+var answers = regexp.MustCompile(`Operation cannot be fulfilled on |[a-z.]+ "[^"]*" (not found|already exists)|` +
 	`context canceled|code = (NotFound|Canceled) |http2: stream closed|stream error: stream ID \d+; CANCEL|client disconnected|body closed by handler|http: Handler timeout`)
+
+// isLate tells whether an error says that a request had no answer within its time.
+func isLate(err error) bool {
+	if err == nil {
+		return false
+	}
+	return errors.Is(err, context.DeadlineExceeded) || status.Code(err) == codes.DeadlineExceeded || late.MatchString(err.Error())
+}
+
+// late finds the errors of isLate in a text.
+//
+//upstream:relies-on google.golang.org/grpc/internal/status/status.go Error.Error
+//upstream:relies-on std/context/context.go deadlineExceededError.Error
+//upstream:relies-on std/net/http/client.go cancelTimerBody.Read Client.do
+//upstream:relies-on k8s.io/apimachinery/pkg/api/errors/errors.go NewTimeoutError
+var late = regexp.MustCompile(`context deadline exceeded|code = DeadlineExceeded |Client\.Timeout (exceeded|or context cancellation)|` +
+	`unable to return a response in the time allotted`)
 
 // limits finds the API's refusals that are the work of users: a namespace is being deleted, a quota is used up,
 // or a node asks for what a pod uses that is no longer there.
@@ -74,7 +93,7 @@ var answers = regexp.MustCompile(`Operation cannot be fulfilled on |[a-z.]+ "[^"
 //upstream:relies-on k8s.io/kubernetes/plugin/pkg/auth/authorizer/node/node_authorizer.go NodeAuthorizer.authorize
 var limits = regexp.MustCompile(`because it is being terminated|: exceeded quota: |: no relationship found between node `)
 
-// isUnreachable tells whether a node's request has reached no server, or got no answer. kedge itself warns of that,
+// isUnreachable tells whether a node's request has reached no server, or got no whole answer. kedge itself warns of that,
 // and the node is no longer Ready if it lasts. A server that answers with a wrong certificate is not meant.
 func isUnreachable(err error) bool { return err != nil && unreachable.MatchString(err.Error()) }
 
@@ -82,8 +101,9 @@ func isUnreachable(err error) bool { return err != nil && unreachable.MatchStrin
 //
 //upstream:relies-on std/net/url/url.go Error.Error
 //upstream:relies-on std/net/net.go OpError.Error
+//upstream:relies-on std/net/http/h2_bundle.go http2StreamError.Error
 var unreachable = regexp.MustCompile(`"https://kubernetes\.default\.svc/[^"]*": ((dial|read|write) tcp |(unexpected )?EOF|` +
-	`net/http: TLS handshake timeout|http2: client connection lost|context deadline exceeded)`)
+	`net/http: TLS handshake timeout|http2: client connection lost|stream error: stream ID \d+; INTERNAL_ERROR)`)
 
 // isRetried tells whether a message says that there will be another attempt.
 func isRetried(message string) bool { return again.MatchString(message) && !never.MatchString(message) }

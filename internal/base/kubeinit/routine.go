@@ -64,6 +64,14 @@ var routines = []routine{
 	// k8s.io/apiserver/pkg/admission/plugin/policy/mutating/patch, which asks again every five seconds
 	//upstream:relies-on k8s.io/apiserver/pkg/admission/plugin/policy/mutating/patch/typeconverter.go typeConverterManager.Run
 	{message: "Unhandled Error", detail: "failed to fetch openapi paths: the server is currently unable to handle the request"},
+	// k8s.io/client-go/rest/request.go, if the server's answer ends too early: the caller gets an error that says so
+	//upstream:relies-on k8s.io/client-go/rest/request.go Request.transformResponse
+	{message: "Unexpected error when reading response body"},
+	// pkg/kubelet and its garbage collector, if another of its loops has removed the folder or the link meanwhile
+	//upstream:relies-on k8s.io/kubernetes/pkg/kubelet/kubelet_getters.go Kubelet.getPodVolumePathListFromDisk
+	{message: "Could not read directory", detail: "no such file or directory"},
+	//upstream:relies-on k8s.io/kubernetes/pkg/kubelet/kuberuntime/kuberuntime_gc.go containerGC.evictPodLogsDirectories
+	{message: "Failed to remove container log dead symlink", detail: "no such file or directory"},
 	// pkg/kubelet/config/file.go: an Event FileNotUsed of kedge's own (package staticpods)
 	//upstream:relies-on k8s.io/kubernetes/pkg/kubelet/config/file.go sourceFile.extractFromDir sourceFile.run
 	{message: "Could not process manifest file"},
@@ -95,6 +103,9 @@ var routines = []routine{
 	// k8s.io/apimachinery/pkg/util/managedfields: the client that applies a wrong object gets the answer
 	//upstream:relies-on k8s.io/apimachinery/pkg/util/managedfields/internal/structuredmerge.go structuredMergeManager.Apply
 	{message: "Unhandled Error", detail: "failed to create typed patch object"},
+	// k8s.io/apiserver/pkg/endpoints/handlers/responsewriters: the client gets the status 500 with the same error
+	//upstream:relies-on k8s.io/apiserver/pkg/endpoints/handlers/responsewriters/status.go ErrorToAPIStatus
+	{message: "Unhandled Error", detail: "apiserver received an error that is not an metav1.Status: "},
 	// k8s.io/apiserver: the client gets the status 504, or has given up
 	//upstream:relies-on k8s.io/apiserver/pkg/server/filters/wrap.go WithPanicRecovery
 	{message: "Timeout or abort while handling"},
@@ -170,7 +181,7 @@ func isRoutine(message string, err error, functions iter.Seq[string]) bool {
 	if denied.MatchString(detail) {
 		return false
 	}
-	return isAnswer(err) || isUnreachable(err) || isRetried(message) || fromWorker(functions) || isStream(functions)
+	return isAnswer(err) || isLate(err) || isUnreachable(err) || isRetried(message) || fromWorker(functions) || isStream(functions)
 }
 
 // denied finds what a component hears that lacks a right, whose certificate no server accepts, or who does not trust

@@ -74,6 +74,7 @@ func TestIsRoutine(t *testing.T) {
 		"a driver without a server": {
 			"kubernetes.io/csi: registrationHandler.RegisterPlugin failed to unregister plugin due to previous error: ...",
 			errors.New("kubernetes.io/csi: error uninstalling CSI driver from CSINode object error updating CSINode: timed out waiting for the condition"), nil, true},
+		"a pod that has no node":         {"Failed to get node", apierrors.NewNotFound(schema.GroupResource{Resource: "node"}, ""), nil, true},
 		"an object that is gone":         {"Failed to update status for pod", apierrors.NewNotFound(pods, "a"), nil, true},
 		"gone, as text":                  {`Couldn't get secret default/none: secret "none" not found`, nil, nil, true},
 		"an object that is there":        {"Unhandled Error", fmt.Errorf("create PVC a-data: %v", apierrors.NewAlreadyExists(schema.GroupResource{Resource: "persistentvolumeclaims"}, "a-data")), nil, true},
@@ -111,6 +112,14 @@ func TestIsRoutine(t *testing.T) {
 		"a server that is down":      {"Failed to get status for pod", errors.New(`Get "https://kubernetes.default.svc/api/v1/namespaces/default/pods/set-1": dial tcp 172.31.0.1:6443: connect: connection refused`), nil, true},
 		"a server that ends":         {"Failed to get status for pod", errors.New(`Get "https://kubernetes.default.svc/api/v1/namespaces/default/pods/set-1": EOF`), nil, true},
 		"a server with another name": {"Failed to get status for pod", errors.New(`Get "https://kubernetes.default.svc/api/v1/namespaces/default/pods/set-1": tls: failed to verify certificate: x509: certificate signed by unknown authority`), nil, false},
+		"an answer that breaks off":  {"Failed to get status for pod", errors.New(`Get "https://kubernetes.default.svc/api/v1/namespaces/default/pods/set-1": stream error: stream ID 41; INTERNAL_ERROR; received from peer`), nil, true},
+		// A request was out of time.
+		"a deadline":                    {"Failed", context.DeadlineExceeded, kubelet, true},
+		"a container that ends slowly":  {"Kill container failed", status.Error(codes.DeadlineExceeded, "context deadline exceeded"), kubelet, true},
+		"a deadline, as text":           {"StopPodSandbox from runtime service failed", errors.New("rpc error: code = DeadlineExceeded desc = stop sandbox"), kubelet, true},
+		"a client's deadline":           {"Failed", errors.New("net/http: request canceled (Client.Timeout or context cancellation while reading body)"), nil, true},
+		"a server's deadline":           {"Unhandled Error", errors.New("failed to fetch openapi paths: the server was unable to return a response in the time allotted, but may still be processing the request"), nil, true},
+		"the deadline of somebody else": {"Failed", errors.New("the certificate's time is exceeded"), nil, false},
 		// Errors of kedge and of its host.
 		"dropped":                   {"Unhandled Error", errors.New("timeout"), deployment, false},
 		"never again":               {"Work item failed, will not retry", errors.New("timeout"), nil, false},
@@ -126,7 +135,6 @@ func TestIsRoutine(t *testing.T) {
 		"a full disk":               {"Failed to write", syscall.ENOSPC, nil, false},
 		"an invalid object":         {"Unhandled Error", apierrors.NewInvalid(schema.GroupKind{Kind: "Pod"}, "a", field.ErrorList{field.Required(field.NewPath("spec"), "")}), nil, false},
 		"no error":                  {"Failed", nil, kubelet, false},
-		"a deadline":                {"Failed", context.DeadlineExceeded, kubelet, false},
 
 		// The table.
 		"a claim that is not bound":   {"Unable to attach or mount volumes for pod; skipping pod", errors.New("unmounted volumes=[data kube-api-access-dwdbh], unattached volumes=[], failed to process volumes=[data]: error processing PVC default/claim-0: PVC is not bound"), kubelet, true},
@@ -149,6 +157,11 @@ func TestIsRoutine(t *testing.T) {
 		"a container without figures": {"Partial failure issuing cadvisor.ContainerInfoV2", errors.New(`partial failures: ["/kubepods/besteffort/pod1": RecentStats: unable to find data in memory cache]`), nil, true},
 		"input that nobody reads":     {"Copying stdin failed", io.EOF, nil, true},
 		"a pod's fault":               {"Error syncing pod, skipping", errors.New("any"), kubelet, true},
+		"an error that a client gets": {"Unhandled Error", errors.New(`apiserver received an error that is not an metav1.Status: &url.Error{Op:"Get"}: Get "https://agent-1:10250/containerLogs/default/a/a": dial agent-1:10250 through node agent-1: the node has no tunnel to this server`), nil, true},
+		"half an answer":              {"Unexpected error when reading response body", io.ErrUnexpectedEOF, nil, true},
+		"a folder that is gone":       {"Could not read directory", errors.New("readdirent /var/lib/kubelet/pods/1/volumes: no such file or directory"), kubelet, true},
+		"a folder of somebody else":   {"Could not read directory", errors.New("open /var/lib/kubelet/pods/1/volumes: permission denied"), kubelet, false},
+		"a log that is gone":          {"Failed to remove container log dead symlink", errors.New("remove /var/log/containers/a.log: no such file or directory"), kubelet, true},
 		"no route":                    {"Failed to get status for pod", errors.New("no route to host"), nil, false},
 	} {
 		if got := isRoutine(test.message, test.err, slices.Values(test.functions)); got != test.want {

@@ -370,7 +370,7 @@ func TestDamageWhileRunning(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
 	list, err := r.Get(ctx, "/registry/", clientv3.WithPrefix())
-	if code := status.Code(err); code != codes.DataLoss && code != codes.DeadlineExceeded {
+	if status.Code(err) != codes.DataLoss && !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("a list got %v %v", list, err)
 	}
 	err = r.fails(t)

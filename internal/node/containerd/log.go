@@ -81,26 +81,27 @@ var routines = []struct{ message, detail string }{
 	//upstream:relies-on github.com/containerd/containerd/v2/internal/cri/server/restart.go criService.recover criService.loadContainer
 	{"failed to recover sandbox state", "not found"},
 	{"Failed to load container status for", "no such file or directory"},
-	// internal/cri/server/events.go and podsandbox/controller.go, on a busy machine: containerd handles the event
-	// of a container that has ended again.
-	//upstream:relies-on github.com/containerd/containerd/v2/internal/cri/server/events.go criService.startContainerExitMonitor
-	//upstream:relies-on github.com/containerd/containerd/v2/internal/cri/server/events/events.go EventMonitor.Start
-	//upstream:relies-on github.com/containerd/containerd/v2/internal/cri/server/podsandbox/controller.go Controller.waitSandboxExit
-	{"failed to handle container TaskExit event", "deadline exceeded"},
-	{"failed to handle sandbox exit event", "deadline exceeded"},
-	{"Failed to handle backOff event", "deadline exceeded"},
-	{"failed to delete task", "deadline exceeded"}, // core/runtime/v2/shim.go, in handling it
-	{"failed to delete shim", "deadline exceeded"}, // the same
+	// core/runtime/v2/binary.go: another deletion has removed the folder of the shim meanwhile
+	//upstream:relies-on github.com/containerd/containerd/v2/core/runtime/v2/binary.go binary.Delete
+	{"failed to delete dead shim", "getwd: no such file or directory"},
 }
+
+// late matches the errors of a request for which nobody waits any longer, or that is out of time because the machine is
+// busy. The kubelet sends its requests again, and containerd handles the end of a container again.
+//
+//upstream:relies-on std/context/context.go Canceled deadlineExceededError.Error
+//upstream:relies-on google.golang.org/grpc/internal/status/status.go Error.Error
+//upstream:relies-on github.com/containerd/containerd/v2/internal/cri/server/events/events.go EventMonitor.Start
+var late = regexp.MustCompile(`context canceled|deadline exceeded|code = DeadlineExceeded`)
 
 // isRoutine tells whether an error is a fault neither of containerd nor of the host.
 func isRoutine(entry *logrus.Entry) bool {
 	if entry.Level != logrus.ErrorLevel {
 		return false
 	}
-	detail := fmt.Sprint(entry.Data[logrus.ErrorKey])
-	if strings.Contains(detail, context.Canceled.Error()) {
-		return true // nobody waits for the answer any more
+	detail := fmt.Sprint(entry.Data[logrus.ErrorKey], entry.Data["stderr"])
+	if late.MatchString(detail) {
+		return true
 	}
 	for _, r := range routines {
 		if strings.HasPrefix(entry.Message, r.message) && strings.Contains(detail, r.detail) {

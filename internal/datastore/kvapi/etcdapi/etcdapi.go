@@ -20,6 +20,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kedge-dev/kedge/internal/base/localapi"
@@ -234,11 +235,14 @@ func (d *discreet) Compact(ctx context.Context, revision int64) (int64, error) {
 	return revision, quietly(err)
 }
 
-// quietly marks an error of the database so that kine's server does not log it.
+// quietly marks an error so that kine's server does not log it: one of the database, or that a request was out of time.
 func quietly(err error) error {
 	var fault Fault
-	if errors.As(err, &fault) {
+	switch {
+	case errors.As(err, &fault):
 		return quiet{fault}
+	case errors.Is(err, context.DeadlineExceeded):
+		return overdue{err}
 	}
 	return err
 }
@@ -254,3 +258,20 @@ func (q quiet) Status() metav1.Status {
 
 // Is is for errors.Is.
 func (quiet) Is(target error) bool { return target == context.Canceled }
+
+// overdue says that a request was out of time. kine's server treats it as a cancellation. The meter notes that the
+// request was slow.
+type overdue struct{ error }
+
+func (o overdue) Unwrap() error { return o.error }
+
+// GRPCStatus returns what a client gets.
+func (o overdue) GRPCStatus() *status.Status { return status.New(codes.DeadlineExceeded, o.Error()) }
+
+// Status is as in quiet.
+func (o overdue) Status() metav1.Status {
+	return apierrors.NewTimeoutError("the datastore did not answer in time", 0).Status()
+}
+
+// Is is for errors.Is.
+func (overdue) Is(target error) bool { return target == context.Canceled }

@@ -99,6 +99,38 @@ func TestWithoutTools(t *testing.T) {
 	must(t, s.Delete(t.Context(), "one", false))
 }
 
+// TestWithoutNodes has a /dev as in a container: it has none of the loop devices.
+func TestWithoutNodes(t *testing.T) {
+	s := newStore(t)
+	dev := t.TempDir()
+	must(t, unix.Mount("tmpfs", dev, "tmpfs", 0, "size=1m"))
+	t.Cleanup(func() { must(t, unix.Unmount(dev, unix.MNT_DETACH)) })
+	for _, name := range []string{"null", "loop-control"} {
+		var stat unix.Stat_t
+		must(t, unix.Stat("/dev/"+name, &stat))
+		must(t, unix.Mknod(dev+"/"+name, stat.Mode, int(stat.Rdev)))
+	}
+	must(t, unix.Mount(dev, "/dev", "", unix.MS_BIND, ""))
+	t.Cleanup(func() { must(t, unix.Unmount("/dev", unix.MNT_DETACH)) })
+	v := create(t, s, "one", Spec{Size: MinSize})
+	write(t, use(t, s, "one")+"/file", "on a loop device")
+	// The device is found again whose node was removed.
+	nodes, err := filepath.Glob("/dev/loop[0-9]*")
+	if must(t, err); len(nodes) == 0 {
+		t.Fatal("/dev has no node of a loop device")
+	}
+	for _, node := range nodes {
+		must(t, os.Remove(node))
+	}
+	found, err := attached(v.image())
+	if must(t, err); found == nil {
+		t.Fatal("the device of the volume was not found")
+	}
+	must(t, found.Close())
+	release(t, s, "one")
+	must(t, s.Delete(t.Context(), "one", false))
+}
+
 // TestLinks removes and copies a directory in which a pod has left dangerous links and folders.
 func TestLinks(t *testing.T) {
 	s := newStore(t)

@@ -32,7 +32,22 @@ func freeLoop(flags int) (*os.File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("find free loop device: %w", err)
 	}
-	dev, err := os.OpenFile("/dev/loop"+strconv.Itoa(number), flags, 0)
+	return openLoop(number, flags)
+}
+
+// loopMajor is the major number of loop devices: LOOP_MAJOR in linux/major.h.
+const loopMajor = 7
+
+// openLoop opens a loop device. In a container, nobody makes the nodes of devices in /dev that the kernel makes later.
+func openLoop(number, flags int) (*os.File, error) {
+	path := "/dev/loop" + strconv.Itoa(number)
+	dev, err := os.OpenFile(path, flags, 0)
+	if errors.Is(err, os.ErrNotExist) {
+		if err := unix.Mknod(path, unix.S_IFBLK|0o600, int(unix.Mkdev(loopMajor, uint32(number)))); err != nil && !errors.Is(err, os.ErrExist) {
+			return nil, fmt.Errorf("make node of loop device %s: %w", path, err)
+		}
+		dev, err = os.OpenFile(path, flags, 0)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("open loop device: %w", err)
 	}
@@ -118,9 +133,13 @@ func attached(image string) (*os.File, error) {
 			continue
 		}
 		// It is opened for reading: when a writer closes a device, udev probes its contents.
-		dev, err := os.Open(filepath.Join("/dev", filepath.Base(filepath.Dir(filepath.Dir(path)))))
+		number, err := strconv.Atoi(strings.TrimPrefix(filepath.Base(filepath.Dir(filepath.Dir(path))), "loop"))
 		if err != nil {
-			return nil, fmt.Errorf("open loop device: %w", err)
+			continue
+		}
+		dev, err := openLoop(number, os.O_RDONLY)
+		if err != nil {
+			return nil, err
 		}
 		info, err := unix.IoctlLoopGetStatus64(int(dev.Fd()))
 		if err == nil && info.Inode == file.Ino && info.Device == uint64(file.Dev) {
