@@ -236,10 +236,10 @@ func file(t *testing.T, name string) string {
 		t.Fatal(err)
 	}
 	path := filepath.Join("build/machines", name)
-	make := exec.Command("make", "-C", repository, path)
-	// It is called by make itself, but not for what that was called for.
-	make.Env = append(os.Environ(), "MAKEFLAGS=", "MFLAGS=", "MAKELEVEL=")
-	if output, err := make.CombinedOutput(); err != nil {
+	command := exec.Command("make", "-C", repository, path)
+	// Without the variables that a make sets that runs this test: they would give this one its targets and options.
+	command.Env = append(os.Environ(), "MAKEFLAGS=", "MFLAGS=", "MAKELEVEL=")
+	if output, err := command.CombinedOutput(); err != nil {
 		t.Fatalf("make %s: %v\n%s", path, err, output)
 	}
 	return filepath.Join(repository, path)

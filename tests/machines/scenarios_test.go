@@ -309,7 +309,7 @@ func powerCut(t *testing.T, l *life) {
 	l.back(t, mark)
 }
 
-// mark makes a ConfigMap, and returns its UID: the API has acknowledged it, so it must be there again.
+// mark makes a ConfigMap and returns its name. The API has acknowledged it, so it must be there after the boot.
 func (l *life) mark(t *testing.T) string {
 	t.Helper()
 	return l.sh(t, "kedge kubectl create configmap mark-$(date +%s) -o jsonpath='{.metadata.name}'")

@@ -23,7 +23,7 @@ import (
 //   - A request was out of time, as on a busy machine: isLate. Who sent it gets that error and sends it again. A part
 //     that stays too slow is told of otherwise: the datastore warns, and a node is no longer Ready.
 //   - The API refuses something because a user has ended or limited it: limits.
-//   - No server answers a node, which the node reports in its status: isUnreachable.
+//   - No server answers, as while one starts. The status of a node reports that: isUnreachable.
 //   - A worker of a queue has logged it, or a reflector: fromWorker. Upstream's workers put an object back into
 //     their queue if its turn has failed, and a reflector lists and watches again.
 //   - The message says that there will be another attempt: isRetried.
@@ -93,17 +93,22 @@ var late = regexp.MustCompile(`context deadline exceeded|code = DeadlineExceeded
 //upstream:relies-on k8s.io/kubernetes/plugin/pkg/auth/authorizer/node/node_authorizer.go NodeAuthorizer.authorize
 var limits = regexp.MustCompile(`because it is being terminated|: exceeded quota: |: no relationship found between node `)
 
-// isUnreachable tells whether a node's request has reached no server, or got no whole answer. kedge itself warns of that,
-// and the node is no longer Ready if it lasts. A server that answers with a wrong certificate is not meant.
+// isUnreachable tells whether a request has reached no server, or got no whole answer, or only the answer that the server
+// cannot answer yet. kedge itself warns of that, and a node is no longer Ready if it lasts. A server that answers with a
+// wrong certificate is not meant.
 func isUnreachable(err error) bool { return err != nil && unreachable.MatchString(err.Error()) }
 
-// unreachable has the name by which nodes ask servers (APIName in package pki), and what package net/http then says.
+// unreachable has the name by which nodes ask servers (APIName in package pki) with what package net/http then says, and
+// what the API's clients say.
 //
 //upstream:relies-on std/net/url/url.go Error.Error
 //upstream:relies-on std/net/net.go OpError.Error
 //upstream:relies-on std/net/http/h2_bundle.go http2StreamError.Error
+//upstream:relies-on k8s.io/client-go/rest/request.go Request.transformResponse
+//upstream:relies-on k8s.io/apimachinery/pkg/api/errors/errors.go NewGenericServerResponse
 var unreachable = regexp.MustCompile(`"https://kubernetes\.default\.svc/[^"]*": ((dial|read|write) tcp |(unexpected )?EOF|` +
-	`net/http: TLS handshake timeout|http2: client connection lost|stream error: stream ID \d+; INTERNAL_ERROR)`)
+	`net/http: TLS handshake timeout|http2: client connection lost|stream error: stream ID \d+; INTERNAL_ERROR)|` +
+	`unexpected error when reading response body\. Please retry|the server is currently unable to handle the request`)
 
 // isRetried tells whether a message says that there will be another attempt.
 func isRetried(message string) bool { return again.MatchString(message) && !never.MatchString(message) }

@@ -61,15 +61,14 @@ var routines = []routine{
 	//upstream:relies-on k8s.io/cri-client/pkg/remote_runtime.go remoteRuntimeService.RemoveContainer
 	{message: "RemoveContainer from runtime service failed", detail: "already in removing state"},
 	{message: "Failed to remove container", detail: "already in removing state"},
-	// k8s.io/apiserver/pkg/admission/plugin/policy/mutating/patch, which asks again every five seconds
-	//upstream:relies-on k8s.io/apiserver/pkg/admission/plugin/policy/mutating/patch/typeconverter.go typeConverterManager.Run
-	{message: "Unhandled Error", detail: "failed to fetch openapi paths: the server is currently unable to handle the request"},
 	// k8s.io/client-go/rest/request.go, if the server's answer ends too early: the caller gets an error that says so
 	//upstream:relies-on k8s.io/client-go/rest/request.go Request.transformResponse
 	{message: "Unexpected error when reading response body"},
 	// pkg/kubelet and its garbage collector, if another of its loops has removed the folder or the link meanwhile
 	//upstream:relies-on k8s.io/kubernetes/pkg/kubelet/kubelet_getters.go Kubelet.getPodVolumePathListFromDisk
 	{message: "Could not read directory", detail: "no such file or directory"},
+	//upstream:relies-on k8s.io/kubernetes/pkg/kubelet/kubelet_volumes.go Kubelet.podVolumesExist
+	{message: "Pod found, but error occurred during checking mounted volumes from disk", detail: "no such file or directory"},
 	//upstream:relies-on k8s.io/kubernetes/pkg/kubelet/kuberuntime/kuberuntime_gc.go containerGC.evictPodLogsDirectories
 	{message: "Failed to remove container log dead symlink", detail: "no such file or directory"},
 	// pkg/kubelet/config/file.go: an Event FileNotUsed of kedge's own (package staticpods)
@@ -81,6 +80,8 @@ var routines = []routine{
 	//upstream:relies-on k8s.io/kubernetes/pkg/volume/secret/secret.go secretVolumeMounter.SetUpAt
 	//upstream:relies-on k8s.io/kubernetes/pkg/volume/projected/projected.go projectedVolumeMounter.collectData
 	{message: "Couldn't get secret"},
+	//upstream:relies-on k8s.io/kubernetes/pkg/volume/projected/projected.go projectedVolumeMounter.SetUpAt
+	{message: "Error preparing data for projected volume"},
 	//upstream:relies-on k8s.io/kubernetes/pkg/volume/configmap/configmap.go configMapVolumeMounter.SetUpAt
 	{message: "Couldn't get configMap"},
 	// pkg/volume/util/nestedpendingoperations: Events FailedMount and FailedAttachVolume

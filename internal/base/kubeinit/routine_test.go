@@ -112,6 +112,8 @@ func TestIsRoutine(t *testing.T) {
 		"a server that is down":      {"Failed to get status for pod", errors.New(`Get "https://kubernetes.default.svc/api/v1/namespaces/default/pods/set-1": dial tcp 172.31.0.1:6443: connect: connection refused`), nil, true},
 		"a server that ends":         {"Failed to get status for pod", errors.New(`Get "https://kubernetes.default.svc/api/v1/namespaces/default/pods/set-1": EOF`), nil, true},
 		"a server with another name": {"Failed to get status for pod", errors.New(`Get "https://kubernetes.default.svc/api/v1/namespaces/default/pods/set-1": tls: failed to verify certificate: x509: certificate signed by unknown authority`), nil, false},
+		"a server that starts":       {"Server rejected event (will not retry!)", errors.New("the server is currently unable to handle the request (post events)"), nil, true},
+		"half an answer of a server": {"Authorization error", errors.New("unexpected error when reading response body. Please retry. Original error: in-process client: handler aborted the response: unexpected EOF"), nil, true},
 		"an answer that breaks off":  {"Failed to get status for pod", errors.New(`Get "https://kubernetes.default.svc/api/v1/namespaces/default/pods/set-1": stream error: stream ID 41; INTERNAL_ERROR; received from peer`), nil, true},
 		// A request was out of time.
 		"a deadline":                    {"Failed", context.DeadlineExceeded, kubelet, true},
@@ -160,6 +162,8 @@ func TestIsRoutine(t *testing.T) {
 		"an error that a client gets": {"Unhandled Error", errors.New(`apiserver received an error that is not an metav1.Status: &url.Error{Op:"Get"}: Get "https://agent-1:10250/containerLogs/default/a/a": dial agent-1:10250 through node agent-1: the node has no tunnel to this server`), nil, true},
 		"half an answer":              {"Unexpected error when reading response body", io.ErrUnexpectedEOF, nil, true},
 		"a folder that is gone":       {"Could not read directory", errors.New("readdirent /var/lib/kubelet/pods/1/volumes: no such file or directory"), kubelet, true},
+		"volumes that are gone":       {"Pod found, but error occurred during checking mounted volumes from disk", errors.New("readdirent /var/lib/kubelet/pods/1/volumes: no such file or directory"), kubelet, true},
+		"a token of a pod that goes":  {"Error preparing data for projected volume kube-api-access-kkhr8 for pod default/quick-0-3: failed to fetch token: the API server does not have TokenRequest endpoints enabled", nil, kubelet, true},
 		"a folder of somebody else":   {"Could not read directory", errors.New("open /var/lib/kubelet/pods/1/volumes: permission denied"), kubelet, false},
 		"a log that is gone":          {"Failed to remove container log dead symlink", errors.New("remove /var/log/containers/a.log: no such file or directory"), kubelet, true},
 		"no route":                    {"Failed to get status for pod", errors.New("no route to host"), nil, false},
