@@ -108,7 +108,8 @@ func (g *Group) Add(c Component, after ...Component) {
 // cancelled, or after the first error or panic, which Run returns with the component's
 // name. A component is stopped when the components that depend on it have ended. If
 // components do not end within StopTimeout, the error names them and they keep running:
-// the caller must then end the process. The same goes for an error that is AtOnce.
+// the caller must then end the process, and hears no more of them. The same goes for an
+// error that is AtOnce.
 func (g *Group) Run(ctx context.Context) error {
 	stop, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -134,6 +135,7 @@ func (g *Group) Run(ctx context.Context) error {
 	case <-ended:
 	case <-stop.Done():
 		if cause := context.Cause(stop); errors.As(cause, &atOnce{}) {
+			g.leave()
 			return cause
 		}
 		var timeout <-chan time.Time
@@ -141,6 +143,7 @@ func (g *Group) Run(ctx context.Context) error {
 			timeout = time.After(g.StopTimeout)
 		}
 		if !g.awaitStop(ended, timeout) {
+			g.leave()
 			late := fmt.Errorf("did not stop within %s: %s", g.StopTimeout, strings.Join(g.unfinished(), ", "))
 			if cause := context.Cause(stop); cause != context.Cause(ctx) {
 				late = errors.Join(cause, late)
@@ -171,6 +174,14 @@ func (g *Group) awaitStop(ended <-chan struct{}, timeout <-chan time.Time) bool 
 			}
 		}
 	}
+}
+
+// leave ends the calls about components that keep running, so that the caller's word about
+// the end is the last one.
+func (g *Group) leave() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.OnChange, g.OnFault, g.OnReady = nil, nil, nil
 }
 
 // unfinished returns the names of the components that were told to end and have not

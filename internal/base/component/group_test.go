@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -113,8 +114,12 @@ func TestGroupKeepsFailure(t *testing.T) {
 func TestGroupEndsAtOnce(t *testing.T) {
 	damaged := errors.New("damaged")
 	release := make(chan struct{})
-	defer close(release)
-	var g Group
+	var ended atomic.Bool
+	g := Group{OnChange: func(s Status) {
+		if ended.Load() {
+			t.Errorf("after the end: %+v", s)
+		}
+	}}
 	store := Func("store", func(_ context.Context, ready func()) error {
 		ready()
 		return AtOnce(damaged)
@@ -127,6 +132,9 @@ func TestGroupEndsAtOnce(t *testing.T) {
 	if err := g.Run(t.Context()); !errors.Is(err, damaged) || err.Error() != "store: damaged" {
 		t.Errorf("got %v", err)
 	}
+	ended.Store(true)
+	close(release)
+	<-g.members[1].stopped
 }
 
 func TestGroupStopsWhileStarting(t *testing.T) {
