@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/kedge-dev/kedge/tests/harness"
+	"github.com/kedge-dev/kedge/tests/harness/releases"
 )
 
 // machineVariable names the one machine to run. If it is empty, those of every day run.
@@ -79,17 +80,23 @@ func chosen(t *testing.T) []machine {
 }
 
 // live runs the scenarios one after the other, because each uses what the earlier ones have made. A
-// failed one that later ones need ends the machine's life.
+// failed one that later ones need ends the machine's life. What was shown becomes a row in the page
+// of requirements.
 func (m machine) live(t *testing.T) {
 	l := m.prepare(t)
 	l.start(t)
+	result := shown{system: l.sh(t, ". /etc/os-release; echo $PRETTY_NAME"), kernel: l.sh(t, "uname -r"), version: releases.Version(t)}
+	defer func() { l.record(t, result) }()
 	for _, s := range scenarios {
-		if !s.fits(m) {
-			continue
-		}
-		passed := t.Run(s.name, func(t *testing.T) { s.run(t, l) })
-		if !passed && s.needed {
-			t.Fatalf("the rest needs what %s makes", s.name)
+		switch {
+		case !s.fits(m):
+		case t.Run(s.name, func(t *testing.T) { s.run(t, l) }):
+			result.passed = append(result.passed, s.name)
+		default:
+			result.failed = append(result.failed, s.name)
+			if s.needed {
+				t.Fatalf("the rest needs what %s makes", s.name)
+			}
 		}
 	}
 }
