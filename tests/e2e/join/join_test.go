@@ -263,10 +263,10 @@ func TestJoin(t *testing.T) {
 		if !strings.HasPrefix(chosen, "K10") || !strings.HasSuffix(chosen, "::server:chosen") {
 			t.Errorf("the new token is %s", chosen)
 		}
-		fresh := network.NewHost(t, "agent-4")
+		fresh := network.NewHost(t, "agent-5")
 		a := start(t, fresh, address, old)
 		a.says(t, "the server does not accept the token")
 		a.stop()
-		start(t, fresh, address, chosen).says(t, "node agent-4 is ready")
+		start(t, fresh, address, chosen).says(t, "node agent-5 is ready")
 	})
 }
