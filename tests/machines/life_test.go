@@ -237,7 +237,7 @@ func file(t *testing.T, name string) string {
 	}
 	path := filepath.Join("build/machines", name)
 	command := exec.Command("make", "-C", repository, path)
-	// Without the variables that a make sets that runs this test: they would give this one its targets and options.
+	// A make that runs this test has set these variables. They would give its options to the make below.
 	command.Env = append(os.Environ(), "MAKEFLAGS=", "MFLAGS=", "MAKELEVEL=")
 	if output, err := command.CombinedOutput(); err != nil {
 		t.Fatalf("make %s: %v\n%s", path, err, output)

@@ -80,8 +80,8 @@ func chosen(t *testing.T) []machine {
 }
 
 // live runs the scenarios one after the other, because each uses what the earlier ones have made. A
-// failed one that later ones need ends the machine's life. What was shown becomes a row in the page
-// of requirements.
+// failed one that later ones need ends the machine's life. In the end live writes the machine's row
+// into docs/requirements.md: it names the scenarios that passed, and those that failed.
 func (m machine) live(t *testing.T) {
 	l := m.prepare(t)
 	l.start(t)

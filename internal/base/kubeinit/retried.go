@@ -20,8 +20,8 @@ import (
 // find these errors, by these properties:
 //
 //   - The value of the error says that somebody else was faster, or has given up: isAnswer.
-//   - A request was out of time, as on a busy machine: isLate. Who sent it gets that error and sends it again. A part
-//     that stays too slow is told of otherwise: the datastore warns, and a node is no longer Ready.
+//   - A request was out of time, as on a busy machine: isLate. The sender gets that error, and sends the request again.
+//     If the machine stays too slow, the datastore warns, and the node is no longer Ready.
 //   - The API refuses something because a user has ended or limited it: limits.
 //   - No server answers, as while one starts. The status of a node reports that: isUnreachable.
 //   - A worker of a queue has logged it, or a reflector: fromWorker. Upstream's workers put an object back into
