@@ -68,7 +68,8 @@ func isClientGone(err error) bool {
 var answers = regexp.MustCompile(`Operation cannot be fulfilled on |[a-z.]+ "[^"]*" (not found|already exists)|` +
 	`context canceled|code = (NotFound|Canceled) |http2: stream closed|stream error: stream ID \d+; CANCEL|client disconnected|body closed by handler|http: Handler timeout`)
 
-// isLate tells whether an error says that a request had no answer within its time.
+// isLate tells whether an error says that a request had no answer within its time. If the message says that there will
+// be no other attempt, the error is not routine.
 func isLate(err error) bool {
 	if err == nil {
 		return false

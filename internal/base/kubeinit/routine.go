@@ -182,7 +182,7 @@ func isRoutine(message string, err error, functions iter.Seq[string]) bool {
 	if denied.MatchString(detail) {
 		return false
 	}
-	return isAnswer(err) || isLate(err) || isUnreachable(err) || isRetried(message) || fromWorker(functions) || isStream(functions)
+	return isAnswer(err) || isLate(err) && !never.MatchString(message) || isUnreachable(err) || isRetried(message) || fromWorker(functions) || isStream(functions)
 }
 
 // denied finds what a component hears that lacks a right, whose certificate no server accepts, or who does not trust

@@ -117,6 +117,7 @@ func TestIsRoutine(t *testing.T) {
 		"an answer that breaks off":  {"Failed to get status for pod", errors.New(`Get "https://kubernetes.default.svc/api/v1/namespaces/default/pods/set-1": stream error: stream ID 41; INTERNAL_ERROR; received from peer`), nil, true},
 		// A request was out of time.
 		"a deadline":                    {"Failed", context.DeadlineExceeded, kubelet, true},
+		"a deadline that was the last":  {"Failed to update node PodCIDR after multiple attempts", context.DeadlineExceeded, nil, false},
 		"a container that ends slowly":  {"Kill container failed", status.Error(codes.DeadlineExceeded, "context deadline exceeded"), kubelet, true},
 		"a deadline, as text":           {"StopPodSandbox from runtime service failed", errors.New("rpc error: code = DeadlineExceeded desc = stop sandbox"), kubelet, true},
 		"a client's deadline":           {"Failed", errors.New("net/http: request canceled (Client.Timeout or context cancellation while reading body)"), nil, true},
