@@ -59,6 +59,19 @@ func TestStartRefused(t *testing.T) {
 		wantRefusal(t, host.Kedge(t.Context(), "server"),
 			"cluster-cdir", "did you mean cluster-cidr", "https-listen-port", "99999", "flannel-backend", "carrier-pigeon")
 	})
+	t.Run("a FIFO in the place of the configuration", func(t *testing.T) {
+		shell(t, "mkdir -p /etc/kedge && mkfifo /etc/kedge/config.yaml")
+		defer os.Remove(host.Path("/etc/kedge/config.yaml"))
+		wantRefusal(t, host.Kedge(t.Context(), "server"), "/etc/kedge/config.yaml", "this is a FIFO")
+	})
+	t.Run("a FIFO in the place of a token", func(t *testing.T) {
+		shell(t, "mkfifo /run/token")
+		wantRefusal(t, host.Kedge(t.Context(), "agent", "--server=https://192.0.2.1:6443", "--token-file=/run/token"), "/run/token", "this is a FIFO")
+	})
+	t.Run("addresses of no interface", func(t *testing.T) {
+		wantRefusal(t, host.Kedge(t.Context(), "server", "--advertise-address=203.0.113.7"), "203.0.113.7 is on no interface of this host", host.Address.String())
+		wantRefusal(t, host.Kedge(t.Context(), "server", "--cluster-init", "--vip=198.51.100.77"), "no interface of this host is in the network of 198.51.100.77")
+	})
 	t.Run("three mistakes in the flags", func(t *testing.T) {
 		wantRefusal(t, host.Kedge(t.Context(), "server", "--service-cidr=10.42.0.0/24", "--cluster-dns=1.2.3.4", "--node-name=Not_A_Name"),
 			"service-cidr", "cluster-dns", "node-name")

@@ -115,6 +115,11 @@ func TestImages(t *testing.T) {
 	wantPinned(c, "registry.test/listed:1", true)
 	run(c, "preloaded", "server-1", "nowhere.test/preloaded:1")
 	c.Pod("preloaded")
+	digest := c.Kubectl("get", "pod", "preloaded", "-o", "jsonpath={.status.containerStatuses[0].imageID}")
+	run(c, "by-digest", "server-1", "nowhere.test/preloaded@"+digest[strings.LastIndex(digest, "sha256:"):])
+	c.Pod("by-digest")
+	host.WriteFile(imagesFolder+"/archive.tar.lz4", "not read")
+	c.Told(metav1.NamespaceDefault, "server-1", "archive.tar.lz4")
 	for _, name := range []string{"archive.tar", "list.txt"} {
 		if err := os.Remove(host.Path(imagesFolder + "/" + name)); err != nil {
 			t.Fatal(err)

@@ -104,13 +104,13 @@ func TestClaims(t *testing.T) {
 		s.Apply(class("shared", `{shared: "true"}`) +
 			claim{name: "refused", size: "64Mi", mode: "ReadWriteMany"}.yaml() + pod{name: "refused", claims: []string{"refused"}}.yaml() +
 			claim{name: "many", size: "64Mi", mode: "ReadWriteMany", class: "shared"}.yaml() +
-			pod{name: "many-1", claims: []string{"many"}}.yaml() + pod{name: "many-2", claims: []string{"many"}}.yaml() +
+			pod{name: "twice-1", claims: []string{"many"}}.yaml() + pod{name: "twice-2", claims: []string{"many"}}.yaml() +
 			claim{name: "single", size: "64Mi", mode: "ReadWriteOncePod"}.yaml() + pod{name: "single-1", claims: []string{"single"}}.yaml())
 		s.pendingWith("refused", "shared")
-		s.Pod("many-1")
-		s.Pod("many-2")
-		s.exec("many-1", "sh", "-c", "echo from-1 >/many/file")
-		s.has("many-2", "/many/file", "from-1")
+		s.Pod("twice-1")
+		s.Pod("twice-2")
+		s.exec("twice-1", "sh", "-c", "echo from-1 >/many/file")
+		s.has("twice-2", "/many/file", "from-1")
 		s.Pod("single-1")
 		s.Apply(pod{name: "single-2", claims: []string{"single"}}.yaml())
 		s.saidOf("Pod", "single-2", "ReadWriteOncePod")
@@ -161,6 +161,8 @@ func TestClaims(t *testing.T) {
 		s.removed("pod/again", "pvc/again")
 		s.gone(volume.Name)
 	})
+
+	t.Run("many at once", func(t *testing.T) { on(t).manyAtOnce() })
 
 	t.Run("refused", func(t *testing.T) {
 		s := on(t)
@@ -213,4 +215,29 @@ func TestClaims(t *testing.T) {
 		}
 		s.clean()
 	})
+}
+
+// manyAtOnce makes a dozen claims with their pods. The scheduler chooses the node of each claim while upstream's
+// controller writes to it, too. No write may fail, because the next attempt would come only after 15 s.
+func (s *storage) manyAtOnce() {
+	s.Helper()
+	const many = 12
+	var objects strings.Builder
+	for i := range many {
+		name := fmt.Sprint("many-", i)
+		objects.WriteString(claim{name: name, size: "16Mi"}.yaml() + pod{name: name, claims: []string{name}}.yaml())
+	}
+	s.Apply(objects.String())
+	for i := range many {
+		s.Pod(fmt.Sprint("many-", i))
+	}
+	events, err := s.Client.CoreV1().Events(namespace).List(s.Context(), metav1.ListOptions{FieldSelector: "involvedObject.kind=PersistentVolumeClaim"})
+	if err != nil {
+		s.Fatal(err)
+	}
+	for _, event := range events.Items {
+		if event.Reason == "ProvisioningFailed" && strings.Contains(event.Message, "has been modified") {
+			s.Errorf("claim %s: %s", event.InvolvedObject.Name, event.Message)
+		}
+	}
 }

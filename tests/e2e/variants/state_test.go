@@ -15,7 +15,8 @@ import (
 )
 
 // TestDataDirectory keeps the state in another folder, damages what is unpacked there, moves the
-// folder, and puts an unusable database into it.
+// folder, gives settings that only the first start can choose other values, puts an unusable database
+// into the folder, and removes the database.
 func TestDataDirectory(t *testing.T) {
 	host := newHost(t)
 	run(t, host, "sh", "-c", "mkdir -p /var/lib/kedge/one/agent && mv /var/lib/kedge/agent/images /var/lib/kedge/one/agent/")
@@ -62,6 +63,15 @@ echo half >.tmp-123456/runc
 	}
 	c.server.Terminate()
 
+	for _, other := range []struct{ flag, why string }{
+		{"--cluster-cidr=10.50.0.0/16", "cluster-cidr is 10.50.0.0/16, and this cluster began with 10.42.0.0/16"},
+		{"--service-cidr=10.51.0.0/16", "service-cidr is 10.51.0.0/16, and this cluster began with 10.43.0.0/16"},
+		{"--cluster-domain=other.local", "cluster-domain is other.local, and this cluster began with cluster.local"},
+		{"--kube-apiserver-arg=service-cluster-ip-range=10.51.0.0/16", "service-cidr"},
+	} {
+		refused(t, host, other.why, "--data-dir=/var/lib/kedge/two", other.flag)
+	}
+
 	database := host.Path("/var/lib/kedge/two/server/db/state.db")
 	version := setVersion(t, database, "v1.99.0+kedge.1")
 	refused(t, host, "is too old to read it", "--data-dir=/var/lib/kedge/two")
@@ -80,7 +90,12 @@ echo lost >db/state.db-wal
 `)
 	refused(t, host, "database is damaged", "--data-dir=/var/lib/kedge/two")
 	run(t, host, "sh", "-e", "-c", "cd /var/lib/kedge/two/server; rm -r db; mv good db")
-	start(t, host, "--data-dir=/var/lib/kedge/two").works()
+	c = start(t, host, "--data-dir=/var/lib/kedge/two")
+	c.works()
+	c.server.Terminate()
+
+	run(t, host, "sh", "-c", "rm /var/lib/kedge/two/server/db/state.db*")
+	start(t, host, "--data-dir=/var/lib/kedge/two").server.WaitLog("This server had a cluster, and /var/lib/kedge/two/server/db has no state of it any more: an empty cluster begins now")
 }
 
 // setVersion writes into a database which version of kedge has used it last, and returns the former
