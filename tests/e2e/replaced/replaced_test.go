@@ -31,7 +31,7 @@ func TestNodeReplaced(t *testing.T) {
 
 	t.Log("deleted while it runs: upstream's kubelet registers at its start only")
 	c.Kubectl("delete", "node", "agent-1")
-	agent.WaitLog("Node agent-1 was deleted from the cluster")
+	agent.WaitLog("node agent-1 was deleted from the cluster")
 	c.Eventually("the node's pod to be gone", func() error {
 		if pods := c.Kubectl("get", "pods", "-o", "name"); pods != "" {
 			return fmt.Errorf("there are %s", pods)
