@@ -181,6 +181,10 @@ func TestNothingStays(t *testing.T) {
 	if err := unix.Kill(process, 0); err != unix.ESRCH {
 		t.Errorf("the process lives: %v", err)
 	}
+	// A goroutine of a test may still start commands while the host is halted or rebooted.
+	if err := host.Command(context.Background(), "true").Start(); err == nil {
+		t.Error("a command has started on a host that is halted")
+	}
 	if _, err := os.Stat(host.dir); !os.IsNotExist(err) {
 		t.Errorf("the folder is there: %v", err)
 	}

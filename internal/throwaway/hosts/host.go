@@ -17,15 +17,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// errHalted says that nothing can be done on a host any more.
+var errHalted = errors.New("the host has been halted")
+
 // Host is what a kedge takes for a machine. It runs from Start to Halt.
 type Host struct {
 	setup Setup
 	// init is nil for a host that another process has started.
-	init    *exec.Cmd
-	pid     int
-	ns      netns.NsHandle
-	work    chan func()
-	stopped chan struct{}
+	init *exec.Cmd
+	pid  int
+	ns   netns.NsHandle
+	work chan func()
+	// halted is closed when no more work is taken, and stopped when the thread has left the host.
+	halted, stopped chan struct{}
 
 	mutex    sync.Mutex
 	commands []*Cmd
@@ -47,7 +51,7 @@ func Enter(pid int) (*Host, error) {
 }
 
 func (h *Host) begin(arrive func() error) (*Host, error) {
-	h.work, h.stopped = make(chan func()), make(chan struct{})
+	h.work, h.halted, h.stopped = make(chan func()), make(chan struct{}), make(chan struct{})
 	started := make(chan error)
 	go h.live(arrive, started)
 	if err := <-started; err != nil {
@@ -73,8 +77,13 @@ func (h *Host) live(arrive func() error, started chan<- error) {
 	}
 	defer close(h.stopped)
 	started <- arrive()
-	for f := range h.work {
-		f()
+	for {
+		select {
+		case f := <-h.work:
+			f()
+		case <-h.halted:
+			return
+		}
 	}
 }
 
@@ -134,14 +143,20 @@ func (h *Host) enter() (err error) {
 }
 
 // Do runs f on the thread that is in the host. f must not start goroutines that do anything on the
-// host, because they would run outside. Nobody may call Do after Halt.
-func (h *Host) Do(f func()) {
+// host, because they would run outside. After Halt, Do does nothing and returns errHalted.
+func (h *Host) Do(f func()) error {
 	done := make(chan struct{})
-	h.work <- func() {
+	work := func() {
 		defer close(done)
 		f()
 	}
-	<-done
+	select {
+	case h.work <- work:
+		<-done
+		return nil
+	case <-h.halted:
+		return errHalted
+	}
 }
 
 // Halt kills everything on the host, as a power cut does. The kernel then removes the host's mounts and
@@ -161,7 +176,7 @@ func (h *Host) halt() {
 		}
 		_ = h.init.Wait()
 	}
-	close(h.work)
+	close(h.halted)
 	<-h.stopped
 	if h.ns > 0 {
 		h.ns.Close()
@@ -207,9 +222,11 @@ func (h *Host) Command(ctx context.Context, name string, args ...string) *Cmd {
 	return c
 }
 
-// Start starts the command.
+// Start starts the command. It fails if the host has been halted.
 func (c *Cmd) Start() (err error) {
-	c.host.Do(func() { err = c.Cmd.Start() })
+	if halted := c.host.Do(func() { err = c.Cmd.Start() }); halted != nil {
+		return halted
+	}
 	if err == nil {
 		c.host.mutex.Lock()
 		c.host.commands = append(c.host.commands, c)

@@ -124,8 +124,8 @@ func (d *daemon) stop() {
 
 // listen opens the socket on which kedge says that it is ready.
 func (d *daemon) listen() (conn net.PacketConn, err error) {
-	d.host.Do(func() { conn, err = net.ListenPacket("unixgram", notifySocket) })
-	if err != nil {
+	halted := d.host.Do(func() { conn, err = net.ListenPacket("unixgram", notifySocket) })
+	if err = errors.Join(halted, err); err != nil {
 		return nil, fmt.Errorf("listen on %s: %w", d.name, err)
 	}
 	return conn, nil
