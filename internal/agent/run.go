@@ -124,8 +124,8 @@ func Run(ctx context.Context, cfg *config.Config, process *Process, local *local
 	return group.Run(ctx)
 }
 
-// passBy lets the agent reach servers even if the service proxy of an earlier process has left rules that
-// redirect the agent's connections.
+// passBy lets the agent and the node's pods reach servers even if the service proxy of an earlier process has
+// left rules that redirect their connections.
 func passBy(ctx context.Context, dir datadir.Dir, servers *serverlb.Balancer) {
 	if !proxy.HasRules() {
 		return

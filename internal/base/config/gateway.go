@@ -27,7 +27,7 @@ type GatewaySettings struct {
 	Ports      []string `key:"gateway-ports" role:"server" usage:"port that Gateways without an address of their own may use in addition to 80 and 443. The oldest one has it"`
 	ShareHosts bool     `key:"gateway-share-hosts" role:"server" usage:"let Ingresses and Gateways of all namespaces serve the same host names together, for a cluster with one tenant. By default, a host belongs to the namespace that had it first"`
 	// BackendRanges are CIDRs and addresses: see BackendPrefixes.
-	BackendRanges []string `key:"gateway-backend-ranges" role:"server" usage:"range of addresses outside the cluster to which the gateway may connect for all namespaces, if an EndpointSlice lists them. Addresses of nodes, pods and Services are never among them"`
+	BackendRanges []string `key:"gateway-backend-ranges" role:"server" usage:"range of addresses outside the cluster to which the gateway may connect for all namespaces, if an EndpointSlice lists them. Addresses of nodes, pods, Services and LoadBalancerPools are never among them"`
 	// ACMEServer is empty for Let's Encrypt.
 	ACMEServer string `key:"gateway-acme-server" role:"server" usage:"URL of the directory of the ACME authority from which the gateway gets certificates. The default is Let's Encrypt"`
 }

@@ -211,7 +211,9 @@ func (s *sources) lookup() *lookup {
 			return found
 		}
 	}
-	if pools := s.pools(); pools != nil {
+	pools := s.pools()
+	finder.Pool = loadbalancer.PoolOf(pools)
+	if pools != nil {
 		offers := loadbalancer.Offers(pools)
 		l.offered = func(namespace string, of map[string]string) bool { return offers(of, l.labelsOf(namespace)) }
 	}

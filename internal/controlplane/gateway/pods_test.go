@@ -54,3 +54,31 @@ func TestPodsBehindBackends(t *testing.T) {
 		}
 	})
 }
+
+// TestPoolBehindBackends has a host outside that the administrator has allowed, and whose address then
+// becomes one of a pool.
+func TestPoolBehindBackends(t *testing.T) {
+	const outside = `
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {namespace: shop, name: web-2, labels: {kubernetes.io/service-name: web}}
+addressType: IPv4
+ports: [{name: http, port: 80, protocol: TCP}]
+endpoints: [{addresses: [192.0.2.241]}]
+---
+`
+	run(t, nodes+class+app+gatewayAndRoute+outside, func(w *world) {
+		behind := func() string { return fmt.Sprint(w.served().Backends["shop/web:80"].Endpoints) }
+		if got := behind(); got != "[10.42.0.5:8080 192.0.2.241:80]" {
+			t.Fatalf("at first the endpoints are %s", got)
+		}
+		w.apply(lan)
+		w.settle()
+		if got := behind(); got != "[10.42.0.5:8080]" {
+			t.Errorf("with an address of a pool, the endpoints are %s", got)
+		}
+		if got := w.condition(httpRouteResource, "shop", "web", "ResolvedRefs"); got != "False/AddressNotPermitted" {
+			t.Errorf("the route has ResolvedRefs: %s", got)
+		}
+	})
+}

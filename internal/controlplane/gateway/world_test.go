@@ -64,7 +64,8 @@ func run(t *testing.T, objects string, do func(*world)) {
 			Sockets: front.Options{Trusted: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}},
 			Backends: endpoints.Rules{
 				OwnPods: true, PodRanges: []netip.Prefix{netip.MustParsePrefix("10.42.0.0/16")},
-				Owner: func(netip.Addr) (string, bool) { return "", false },
+				Allowed: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")},
+				Owner:   func(netip.Addr) (string, bool) { return "", false },
 			},
 		})
 		w.compiler.dial = func(*rest.Config) (dynamic.Interface, error) { return w.custom, nil }

@@ -25,13 +25,20 @@ func Offers(pools []*unstructured.Unstructured) func(service, namespace labels.S
 	}
 }
 
-// PoolOf returns the name of a LoadBalancerPool that has an address, or "".
-func PoolOf(pools []*unstructured.Unstructured, address netip.Addr) string {
+// PoolOf returns a function that returns the name of the LoadBalancerPool that has an address. The name
+// is empty if no pool has it.
+func PoolOf(pools []*unstructured.Unstructured) func(netip.Addr) string {
+	var all []*pool
 	for _, object := range pools {
 		// A pool with a fault has the addresses that can be read.
-		if p, _ := parsePool(object); p != nil && p.contains(address) {
-			return p.name
+		if p, _ := parsePool(object); p != nil {
+			all = append(all, p)
 		}
 	}
-	return ""
+	return func(address netip.Addr) string {
+		if p := poolWith(all, address); p != nil {
+			return p.name
+		}
+		return ""
+	}
 }

@@ -114,6 +114,7 @@ func (p *plugin) checkOwners(ctx context.Context, a admission.Attributes, claime
 	if err != nil {
 		return err
 	}
+	poolOf := loadbalancer.PoolOf(pools)
 	for _, address := range claimed {
 		owner := servicelb.Special(address)
 		if owner == "" {
@@ -122,7 +123,7 @@ func (p *plugin) checkOwners(ctx context.Context, a admission.Attributes, claime
 		if owner == "" && slices.ContainsFunc(p.cfg.Pods, func(r netip.Prefix) bool { return r.Contains(address) }) {
 			owner = "in the range of the addresses of pods"
 		}
-		if pool := loadbalancer.PoolOf(pools, address); owner == "" && pool != "" {
+		if pool := poolOf(address); owner == "" && pool != "" {
 			owner = "an address of LoadBalancerPool " + pool
 		}
 		if owner != "" {

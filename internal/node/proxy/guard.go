@@ -5,6 +5,7 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"strconv"
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
@@ -47,7 +48,7 @@ func newGuard(handler watch.ServiceHandler, cfg Config) *guard {
 	g := &guard{ServiceHandler: handler, own: slices.Concat(cfg.NodeIPs, cfg.ExternalIPs), seen: map[types.NamespacedName]guarded{}}
 	if cfg.Servers != nil {
 		servers, _ := cfg.Servers.Servers()
-		g.servers = literals(servers)
+		g.servers = hosts(literals(servers))
 	}
 	return g
 }
@@ -146,7 +147,7 @@ func (p *Proxy) follow(ctx context.Context, g *guard) {
 	for {
 		servers, changed := p.cfg.Servers.Servers()
 		addresses := resolve(ctx, servers)
-		g.learn(addresses)
+		g.learn(hosts(addresses))
 		p.passBy(ctx, addresses)
 		select {
 		case <-changed:
@@ -157,39 +158,53 @@ func (p *Proxy) follow(ctx context.Context, g *guard) {
 }
 
 // resolve returns the addresses of servers, HOST:PORT. It leaves out names that cannot be resolved.
-func resolve(ctx context.Context, servers []string) []netip.Addr {
+func resolve(ctx context.Context, servers []string) []netip.AddrPort {
 	addresses := literals(servers)
 	for _, server := range servers {
-		host, _, err := net.SplitHostPort(server)
-		if err != nil || isLiteral(host) {
+		host, port, is := splitName(server)
+		if !is {
 			continue
 		}
 		ctx, cancel := context.WithTimeout(ctx, resolvePatience)
 		found, _ := net.DefaultResolver.LookupNetIP(ctx, "ip", host)
 		cancel()
 		for _, address := range found {
-			addresses = append(addresses, address.Unmap())
+			addresses = append(addresses, netip.AddrPortFrom(address.Unmap(), port))
 		}
 	}
-	slices.SortFunc(addresses, netip.Addr.Compare)
+	slices.SortFunc(addresses, netip.AddrPort.Compare)
 	return slices.Compact(addresses)
 }
 
 // literals returns the addresses among servers, HOST:PORT, that are no names.
-func literals(servers []string) (addresses []netip.Addr) {
+func literals(servers []string) (addresses []netip.AddrPort) {
 	for _, server := range servers {
-		host, _, err := net.SplitHostPort(server)
-		if err != nil {
-			continue
-		}
-		if address, err := netip.ParseAddr(host); err == nil {
-			addresses = append(addresses, address.Unmap())
+		if at, err := netip.ParseAddrPort(server); err == nil {
+			addresses = append(addresses, netip.AddrPortFrom(at.Addr().Unmap(), at.Port()))
 		}
 	}
 	return addresses
 }
 
-func isLiteral(host string) bool {
-	_, err := netip.ParseAddr(host)
-	return err == nil
+// splitName splits the HOST:PORT of a server. It returns false if HOST is no name.
+func splitName(server string) (name string, port uint16, is bool) {
+	name, text, err := net.SplitHostPort(server)
+	if err != nil {
+		return "", 0, false
+	}
+	if _, err := netip.ParseAddr(name); err == nil {
+		return "", 0, false
+	}
+	number, err := strconv.ParseUint(text, 10, 16)
+	return name, uint16(number), err == nil
+}
+
+// hosts returns addresses without their ports, each once.
+func hosts(addresses []netip.AddrPort) (all []netip.Addr) {
+	for _, at := range addresses {
+		if !slices.Contains(all, at.Addr()) {
+			all = append(all, at.Addr())
+		}
+	}
+	return all
 }

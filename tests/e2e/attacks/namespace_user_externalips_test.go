@@ -1,9 +1,12 @@
 package attacks
 
 import (
+	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -125,8 +128,9 @@ const nft = "/run/kedge/bin/nft"
 var externalElement = regexp.MustCompile(`172\.31\.0\.151 \. tcp \. 6443 : (goto \S+)`)
 
 // TestAgentBesideOldRules starts an agent on a host where an earlier service proxy has left rules that lead
-// away what is for the server, as the Service of an attacker makes them. The agent becomes Ready, and
-// nobody deletes a table.
+// away what is for the server, as the Service of an attacker makes them. No server answers at first. The node
+// and its pods reach the address of the server nevertheless, and nobody deletes a table. When the server is
+// back, the agent becomes Ready, and the rule goes.
 func TestAgentBesideOldRules(t *testing.T) {
 	harness.Require(t)
 	network := harness.NewNetwork(t)
@@ -134,38 +138,83 @@ func TestAgentBesideOldRules(t *testing.T) {
 	agent := c.Join(network, "agent-1")
 	a := on(c, agent.Host)
 	c.RunWeb("thief", "agent-1")
+	c.RunWeb("asker", "agent-1")
 	c.Apply(takes("thief", "172.31.0.151", 6443))
-	chain := ""
-	c.Eventually("the rules of an external address", func() error {
-		listing, err := a.run("", nft, "list", "map", "ip", "kube-proxy", "service-ips")
-		if err != nil {
-			return err
-		}
-		if found := externalElement.FindStringSubmatch(listing); found != nil {
-			chain = found[1]
-			return nil
-		}
-		return fmt.Errorf("there are only %s", listing)
-	})
+	chain := a.externalChain(c)
+	inPod := []string{"nsenter", "--net=/proc/" + processOf(c, agent.Host, "asker") + "/ns/net"}
 	agent.Terminate()
+	c.Server.Terminate()
+
 	server := c.Server.Host.Address.String()
-	if output, err := a.run("", nft, "add", "element", "ip", "kube-proxy", "service-ips", "{ "+server+" . tcp . 6443 : "+chain+" }"); err != nil {
-		t.Fatalf("add the rule of the attack: %s%v", output, err)
+	listener := c.Server.Host.Listen(server + ":6443")
+	inPlace := http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "the server's host") })} //nolint:gosec // a test
+	go func() { _ = inPlace.Serve(listener) }()
+	answers := func(words string) {
+		t.Helper()
+		for who, around := range map[string][]string{"the node": nil, "a pod": inPod} {
+			c.Eventually(words+" to answer "+who+" at the address of the server", func() error {
+				command := slices.Concat(around, []string{"curl", "--silent", "--show-error", "--max-time", "5", "http://" + server + ":6443/"})
+				output, err := a.run("", command[0], command[1:]...)
+				if err == nil && !strings.Contains(output, words) {
+					err = fmt.Errorf("the answer is %q", output)
+				}
+				return err
+			})
+		}
 	}
-	if output, err := a.run("", "curl", "--silent", "--insecure", "--max-time", "5", "https://"+server+":6443/livez"); err != nil {
-		t.Logf("the rule leads away what is for the server: %v: %s", err, output)
+	// The table of this kedge is not there if the address of the server was not known to it.
+	for _, command := range []string{
+		"delete table ip kedge-servers",
+		"add element ip kube-proxy service-ips { " + server + " . tcp . 6443 : " + chain + " }",
+	} {
+		if output, err := a.run("", nft, command); err != nil {
+			t.Fatalf("%s: %s%v", command, output, err)
+		}
 	}
-	c.Kubectl("delete", "service/thief", "pod/thief", "--wait=false")
+	answers("hostname=") // the attacker's pods
 	agent.Start()
+	answers("the server's host")
+	if listing, err := a.serviceAddresses(); err != nil || !strings.Contains(listing, server+" . tcp . 6443") {
+		t.Errorf("the rule of the attack is gone before a server answers, so the test shows nothing: %v: %s", err, listing)
+	}
+
+	listener.Close()
+	c.Server.Start()
+	c.Server.WaitReady()
+	c.Kubectl("delete", "service/thief", "pod/thief", "--wait=false")
 	agent.WaitReady()
 	if status, body := a.curl(stolen("client-kubelet"), "/readyz"); status != http.StatusOK {
 		t.Errorf("the agent does not reach the API: %d %s", status, body)
 	}
 	c.Eventually("the rule of the attack to go", func() error {
-		listing, err := a.run("", nft, "list", "map", "ip", "kube-proxy", "service-ips")
+		listing, err := a.serviceAddresses()
 		if err == nil && strings.Contains(listing, server+" . tcp . 6443") {
-			err = fmt.Errorf("it is still there")
+			err = errors.New("it is still there")
 		}
 		return err
 	})
+}
+
+// serviceAddresses lists the addresses that the service proxy of the attacker's host leads to Services.
+func (a *attacker) serviceAddresses() (string, error) {
+	return a.run("", nft, "list", "map", "ip", "kube-proxy", "service-ips")
+}
+
+// externalChain waits until the service proxy serves the address 172.31.0.151, and returns where its map leads
+// to.
+func (a *attacker) externalChain(c *cluster.Cluster) (chain string) {
+	a.Helper()
+	c.Eventually("the rules of an external address", func() error {
+		listing, err := a.serviceAddresses()
+		if err != nil {
+			return err
+		}
+		found := externalElement.FindStringSubmatch(listing)
+		if found == nil {
+			return fmt.Errorf("there are only %s", listing)
+		}
+		chain = found[1]
+		return nil
+	})
+	return chain
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"slices"
 	"strings"
 	"testing"
@@ -266,5 +267,71 @@ func TestNetworkPolicyWarning(t *testing.T) {
 	status, err := c.Server.Host.Kedge(ctx, "status").Output()
 	if err != nil || !strings.Contains(string(status), "NetworkPolic") {
 		t.Errorf("kedge status does not tell of NetworkPolicies: %v\n%s", err, status)
+	}
+}
+
+// manyPorts is a NetworkPolicy with single ports, none next to another, each for all addresses of some pods.
+// rest is the rest of its spec, with the word PORTS where the ports go.
+func manyPorts(name string, first, count int, rest string) string {
+	ports := make([]string, count)
+	for i := range ports {
+		ports[i] = fmt.Sprintf("{port: %d}", first+2*i)
+	}
+	return fmt.Sprintf("apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {name: %s}\nspec: {%s}\n", name, strings.Replace(rest, "PORTS", strings.Join(ports, ", "), 1))
+}
+
+// TestPoliciesFillANode lets a user of one namespace write NetworkPolicies that together do not fit a node. Each
+// is smaller than that of a victim in another namespace. The attacker's own pods lose their connections, and
+// not the victim.
+func TestPoliciesFillANode(t *testing.T) {
+	harness.Require(t)
+	c := cluster.Start(t, harness.NewNetwork(t))
+	u := newTenant(c)
+	c.RunWeb("friend", "server-1")
+	victim := c.RunWeb("victim", "server-1")
+	pods := []string{"a", "b", "c", "d"}
+	for _, pod := range pods {
+		apply(c, "tenant", webPod("tenant", pod, "server-1"))
+	}
+	c.Kubectl("wait", "--namespace=tenant", "pod", "--all", "--for=condition=Ready", "--timeout="+cluster.Patience.String())
+	// The policy of the victim is for the six addresses of all pods: 42,000 pairs of an address and a port.
+	largest := manyPorts("largest", 80, 7000, "podSelector: {}, policyTypes: [Ingress], ingress: [{from: [{namespaceSelector: {}}], ports: [PORTS]}]")
+	if _, err := c.TryKubectl(largest, "create", "-f", "-"); err != nil {
+		t.Fatal(err)
+	}
+	at := "http://" + net.JoinHostPort(victim.Status.PodIP, cluster.WebPort) + "/"
+	c.Answers("friend", at, "victim")
+
+	// 36,000 pairs each, 288,000 together. A node takes 250,000.
+	for i, pod := range pods {
+		for direction, peers := range map[string]string{"Ingress": "from", "Egress": "to"} {
+			policy := manyPorts(strings.ToLower(direction)+"-"+pod, 80+i, 9000, fmt.Sprintf(
+				"podSelector: {matchLabels: {app: %s}}, policyTypes: [%s], %s: [{%s: [{podSelector: {}}], ports: [PORTS]}]", pod, direction, strings.ToLower(direction), peers))
+			if output, err := u.kubectl(policy, "create", "-f", "-"); err != nil {
+				t.Fatalf("a large policy cannot be made: %v: %.1000s", err, output)
+			}
+		}
+	}
+	closed := func(namespace string) map[string]bool {
+		events, err := c.Client.CoreV1().Events(namespace).List(t.Context(), metav1.ListOptions{FieldSelector: "reason=NetworkPolicyTooLarge"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		names := map[string]bool{}
+		for _, event := range events.Items {
+			names[event.InvolvedObject.Name] = true
+		}
+		return names
+	}
+	// Three of their eight parts have to go, which are of two pods at least.
+	c.Eventually("two pods of the attacker to be closed", func() error {
+		if names := closed("tenant"); len(names) < 2 {
+			return fmt.Errorf("closed are %v", names)
+		}
+		return nil
+	})
+	c.Answers("friend", at, "victim")
+	if names := closed(cluster.Namespace); len(names) > 0 {
+		t.Errorf("pods of others are closed: %v", names)
 	}
 }

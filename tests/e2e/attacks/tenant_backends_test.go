@@ -122,7 +122,9 @@ func TestTenantBackends(t *testing.T) {
 	harness.Require(t)
 	network := harness.NewNetwork(t)
 	outside := network.NewHost(t, "outside")
-	c := cluster.Start(t, network, "--gateway-backend-ranges="+outside.Address.String(), "--gateway-ports=5353")
+	// The administrator has allowed a network, and then made a pool of some of its addresses.
+	c := cluster.Start(t, network, "--gateway-backend-ranges="+outside.Address.String()+",172.31.0.96/28", "--gateway-ports=5353")
+	c.Apply("apiVersion: kedge.dev/v1alpha1\nkind: LoadBalancerPool\nmetadata: {name: lan}\nspec: {addresses: [172.31.0.100]}\n")
 	agent := c.Join(network, "agent-1").Host
 	b := &backends{c, newTenant(c), network.NewHost(t, "client")}
 	c.Kubectl("label", "namespace", "tenant", "pod-security.kubernetes.io/enforce=restricted")
@@ -153,6 +155,7 @@ func TestTenantBackends(t *testing.T) {
 		{"node", agent.Address.String(), "10250", ""},
 		{"api", c.Server.Host.Address.String(), "6443", ""},
 		{"service", "10.43.0.1", "443", ""},
+		{"pool", "172.31.0.100", "80", ""},
 		{"beside", b.client.Address.String(), "8080", ""},
 	} {
 		b.listed(attack.name, attack.address, attack.port, attack.reference)
@@ -168,6 +171,7 @@ func TestTenantBackends(t *testing.T) {
 	}
 	c.Told("tenant", "beside", "gateway-backend-ranges: ["+b.client.Address.String()+"/32]")
 	c.Told("tenant", "node", "No setting allows this")
+	c.Told("tenant", "pool", "LoadBalancerPool lan", "No setting allows this")
 
 	t.Log("a UDPRoute to the VXLAN port of a node, with a packet for the victim")
 	process := processOf(c, agent, "victim")

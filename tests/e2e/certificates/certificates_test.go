@@ -12,7 +12,6 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -51,11 +50,11 @@ func TestRenewed(t *testing.T) {
 	agent.Terminate()
 	second.Terminate()
 	first.Terminate()
-	for _, server := range []*harness.Server{first, second} {
-		shorten(t, server.Host, first.Host)
+	now := time.Now()
+	end := now.Add(life)
+	for _, host := range []*harness.Host{first.Host, second.Host, agent.Host} {
+		cluster.Redate(t, host, first.Host, now, end)
 	}
-	shorten(t, agent.Host, first.Host)
-	end := time.Now().Add(life)
 	first.Start()
 	second.Start()
 	agent.Start()
@@ -170,37 +169,6 @@ func shown(t *testing.T, host *harness.Host, port string) *x509.Certificate {
 		return nil
 	})
 	return cert
-}
-
-// shorten makes the certificates of a host expire soon. Those of agents are signed by the
-// authorities of a server.
-func shorten(t *testing.T, host, server *harness.Host) {
-	t.Helper()
-	now := time.Now()
-	for _, folder := range []string{serverTLS, serverTLS + "/etcd", agentTLS} {
-		files, err := filepath.Glob(host.Path(folder) + "/*.crt")
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, file := range files {
-			authority := ""
-			switch name := strings.TrimSuffix(filepath.Base(file), ".crt"); {
-			case strings.HasSuffix(name, "-ca"):
-				continue
-			case name == "serving-kube-apiserver":
-				authority = "server-ca"
-			case name == "client-auth-proxy":
-				authority = "request-header-ca"
-			case name == "peer-server-client":
-				authority = "etcd/peer-ca"
-			case strings.HasSuffix(folder, "/etcd"):
-				authority = "etcd/server-ca"
-			default:
-				authority = "client-ca"
-			}
-			cluster.Date(t, server.Path(filepath.Join(serverTLS, authority)), file, now, now.Add(life))
-		}
-	}
 }
 
 // serve sends requests to a pod on a host until the returned function is called, which checks that

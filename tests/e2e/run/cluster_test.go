@@ -2,6 +2,7 @@ package run
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -89,11 +90,14 @@ func TestCluster(t *testing.T) {
 	kubectl("rollout", "status", "deployment/web", "--timeout=3m").want(t, 0)
 	m.begin(m.program("bash", "-c", published)).want(t, 0, "web-")
 
-	t.Log("a killed keeper ends its cluster, which can be started again")
+	t.Log("a killed keeper ends its cluster, which can be started again, also with a webhook for everything that nobody answers")
+	m.refuseAll("two")
 	if output, err := m.Command(t.Context(), "bash", "-c", "kill -9 $(grep -o '\"keeper\":[0-9]*' /run/kedge-clusters/two/status.json | cut -d: -f2)").CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, output)
 	}
 	m.start("cluster", "start", "two").want(t, 0, "cluster two is ready")
+	m.start("cluster", "kubeconfig", "two").want(t, 0, "certificate-authority-data")
+	m.wantRefusedAll("two")
 	for _, name := range []string{"one", "two"} {
 		m.start("cluster", "delete", name).want(t, 0)
 	}
@@ -105,6 +109,46 @@ func TestCluster(t *testing.T) {
 	}
 	m.wantState(before)
 }
+
+// refuseAll makes a webhook for everything in a cluster, which fails closed and which nobody answers.
+func (m machine) refuseAll(name string) {
+	m.Helper()
+	file := filepath.Join(m.Scratch("manifests"), "closed.yaml")
+	err := os.WriteFile(file, []byte(`
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingWebhookConfiguration
+metadata: {name: closed}
+webhooks:
+- name: closed.example.com
+  failurePolicy: Fail
+  sideEffects: None
+  admissionReviewVersions: [v1]
+  clientConfig: {service: {namespace: default, name: hook, path: /}}
+  rules:
+  - {apiGroups: ["*"], apiVersions: ["*"], operations: ["*"], resources: ["*/*"], scope: "*"}
+`), 0o600)
+	if err != nil {
+		m.Fatal(err)
+	}
+	m.start("kubectl", "--kubeconfig", m.kubeconfig(name), "apply", "-f", file).want(m.T, 0)
+	os.Remove(file)
+	m.wantRefusedAll(name)
+}
+
+// wantRefusedAll waits until the webhook of refuseAll refuses.
+func (m machine) wantRefusedAll(name string) {
+	m.Helper()
+	harness.Eventually(m.T, patience, "the webhook to refuse everything", func() error {
+		output, err := m.Kedge(m.Context(), "kubectl", "--kubeconfig", m.kubeconfig(name), "create", "configmap", "x", "--dry-run=server").CombinedOutput()
+		if err == nil || !strings.Contains(string(output), "closed.example.com") {
+			return fmt.Errorf("it does not: %v: %s", err, output)
+		}
+		return nil
+	})
+}
+
+// kubeconfig is the file with the credentials of a cluster that runs.
+func (m machine) kubeconfig(name string) string { return "/run/kedge-clusters/" + name + "/kubeconfig" }
 
 // listed is a cluster of `kedge cluster list`.
 type listed struct{ Name, State, API string }

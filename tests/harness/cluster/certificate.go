@@ -11,8 +11,12 @@ import (
 	"encoding/pem"
 	"math/big"
 	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 	"time"
+
+	"github.com/kedge-dev/kedge/tests/harness"
 )
 
 // Certificate makes a self-signed certificate for a server of that name, and its key, in PEM.
@@ -103,6 +107,37 @@ func Date(t testing.TB, authority, file string, notBefore, notAfter time.Time) {
 	}
 	if err != nil {
 		t.Fatal(err)
+	}
+}
+
+// Redate does what Date does to all certificates of a host except the authorities, with the authorities of
+// server.
+func Redate(t testing.TB, host, server *harness.Host, notBefore, notAfter time.Time) {
+	t.Helper()
+	const serverTLS = "/var/lib/kedge/server/tls"
+	for _, folder := range []string{serverTLS, serverTLS + "/etcd", "/var/lib/kedge/agent/tls"} {
+		files, err := filepath.Glob(host.Path(folder) + "/*.crt")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, file := range files {
+			authority := ""
+			switch name := strings.TrimSuffix(filepath.Base(file), ".crt"); {
+			case strings.HasSuffix(name, "-ca"):
+				continue
+			case name == "serving-kube-apiserver":
+				authority = "server-ca"
+			case name == "client-auth-proxy":
+				authority = "request-header-ca"
+			case name == "peer-server-client":
+				authority = "etcd/peer-ca"
+			case strings.HasSuffix(folder, "/etcd"):
+				authority = "etcd/server-ca"
+			default:
+				authority = "client-ca"
+			}
+			Date(t, server.Path(filepath.Join(serverTLS, authority)), file, notBefore, notAfter)
+		}
 	}
 }
 

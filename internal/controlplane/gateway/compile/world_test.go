@@ -67,7 +67,7 @@ func newWorld(t testing.TB, manifests string) *world {
 					Allowed: []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePrefix("::/0")},
 					Owner:   func(netip.Addr) (string, bool) { return "", false },
 				},
-				Slices: w.in.Slices, Nodes: func() []*corev1.Node { return nil },
+				Slices: w.in.Slices, Nodes: func() []*corev1.Node { return nil }, Pool: func(netip.Addr) string { return "" },
 			}
 			return finder.Of(service, port)
 		},

@@ -68,13 +68,27 @@ func (f *Finder) refuse(slice *discoveryv1.EndpointSlice, endpoint *discoveryv1.
 
 // refuseOutside decides about an address that is no pod's.
 func (f *Finder) refuseOutside(address netip.Addr) refusal {
-	switch {
-	case contains(f.PodRanges, address):
+	if contains(f.PodRanges, address) {
 		return refusal{why: "the address is in the range of pods", never: true}
-	case address == f.VIP || f.isNode(address):
-		return refusal{why: "the address is a node's", never: true}
-	case !contains(f.Allowed, address):
+	}
+	if door := f.refuseDoor(address); door.is() {
+		return door
+	}
+	if !contains(f.Allowed, address) {
 		return refusal{why: "no setting allows it"}
+	}
+	return refusal{}
+}
+
+// refuseDoor refuses the addresses at which the cluster itself answers clients: those of nodes, and those
+// that Services get from pools. Behind the latter there can be the gateway itself, so a connection would
+// go in circles.
+func (f *Finder) refuseDoor(address netip.Addr) refusal {
+	if address == f.VIP || f.isNode(address) {
+		return refusal{why: "the address is a node's", never: true}
+	}
+	if pool := f.Pool(address); pool != "" {
+		return refusal{why: "the address is one of LoadBalancerPool " + pool, never: true}
 	}
 	return refusal{}
 }

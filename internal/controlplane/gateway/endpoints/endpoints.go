@@ -50,6 +50,8 @@ type Finder struct {
 	Node func(name string) *corev1.Node
 	// Nodes returns all nodes.
 	Nodes func() []*corev1.Node
+	// Pool returns the name of the LoadBalancerPool that has an address, or "".
+	Pool func(netip.Addr) string
 
 	// Pods are the pods that endpoints have named so far, whether they exist or not: the caller has
 	// to look again when they change.

@@ -14,7 +14,8 @@ import (
 )
 
 // world is a cluster with the nodes a (192.0.2.1, pods 10.42.0.0/24 and fd42::/64) and b (192.0.2.2,
-// pods 10.42.1.0/24), a server without a node (192.0.2.9), and a range outside that is allowed.
+// pods 10.42.1.0/24), a server without a node (192.0.2.9), the pool lan (192.0.2.200), and ranges outside
+// that are allowed.
 type world struct {
 	Finder
 	pods   map[string]*corev1.Pod
@@ -35,11 +36,14 @@ func newWorld() *world {
 	}
 	w.Rules = Rules{
 		OwnPods: true, VIP: netip.MustParseAddr("192.0.2.100"), PodRanges: prefixes("10.42.0.0/16", "fd42::/56"), Services: prefixes("10.43.0.0/16", "fd43::/112"),
-		Allowed: prefixes("192.0.2.0/24", "198.51.100.0/24", "10.0.0.0/8", "100.100.100.0/24", "169.254.0.0/16", "127.0.0.0/8", "fd42::/56", "fe80::/10"),
+		Allowed: prefixes("192.0.2.0/24", "198.51.100.0/24", "10.0.0.0/8", "100.100.100.0/24", "169.254.0.0/16", "168.63.0.0/16", "192.0.0.0/24", "127.0.0.0/8", "fd00::/16", "fd42::/56", "fe80::/10"),
 		Owner: func(address netip.Addr) (string, bool) {
 			owner := map[string]string{"192.0.2.1": "a", "192.0.2.2": "b"}[address.String()]
 			return owner, owner != ""
 		},
+	}
+	w.Pool = func(address netip.Addr) string {
+		return map[string]string{"192.0.2.200": "lan"}[address.String()]
 	}
 	w.Slices = func(namespace, service string) []*discoveryv1.EndpointSlice { return w.slices[namespace+"/"+service] }
 	w.Pod = func(namespace, name string) *corev1.Pod { return w.pods[namespace+"/"+name] }
@@ -134,6 +138,8 @@ func TestAddresses(t *testing.T) {
 		{"198.51.100.2", "", "the address is a node's"},
 		{"192.0.2.9", "", "the address is a node's"},
 		{"192.0.2.100", "", "the address is a node's"},
+		{"192.0.2.200", "", "the address is one of LoadBalancerPool lan. No setting allows this"},
+		{"::ffff:192.0.2.200", "web", "the address is one of LoadBalancerPool lan. No setting allows this"},
 		{"10.43.0.1", "", "in the range of Services. No setting"},
 		{"fd43::1", "web", "in the range of Services"},
 		{"fd42::1:7", "", "in the range of pods"},
@@ -142,7 +148,10 @@ func TestAddresses(t *testing.T) {
 		{"169.254.169.254", "", "credentials"},
 		{"100.100.100.200", "", "credentials"},
 		{"168.63.129.16", "", "credentials"},
+		{"192.0.0.192", "", "credentials"},
 		{"fd00:ec2::254", "", "credentials"},
+		{"fd00:ec2::23", "", "credentials"},
+		{"fd00:42::42", "", "credentials"},
 		{"fe80::1", "", "credentials"},
 		{"224.0.0.1", "", "credentials"},
 		{"203.0.113.7", "", "the endpoint names no pod of namespace tenant. If it is a pod of namespace tenant, give the Service a selector, so that Kubernetes lists its pods. " +
@@ -172,12 +181,13 @@ func TestOutdated(t *testing.T) {
 	}
 }
 
-// TestOwnNetwork has a network of the user's, whose pods may have any address that is no node's.
+// TestOwnNetwork has a network of the user's, whose pods may have any address that is no node's and of no
+// pool.
 func TestOwnNetwork(t *testing.T) {
 	w := newWorld()
 	w.OwnPods = false
-	w.pods["tenant/liar"].Status.PodIPs = append(w.pods["tenant/liar"].Status.PodIPs, corev1.PodIP{IP: "172.16.0.4"}, corev1.PodIP{IP: "10.43.0.1"})
-	for address, want := range map[string]bool{"172.16.0.4": true, "10.42.0.9": true, "192.0.2.1": false, "10.43.0.1": false, "172.16.0.5": false} {
+	w.pods["tenant/liar"].Status.PodIPs = append(w.pods["tenant/liar"].Status.PodIPs, corev1.PodIP{IP: "172.16.0.4"}, corev1.PodIP{IP: "10.43.0.1"}, corev1.PodIP{IP: "192.0.2.200"})
+	for address, want := range map[string]bool{"172.16.0.4": true, "10.42.0.9": true, "192.0.2.1": false, "192.0.2.200": false, "10.43.0.1": false, "172.16.0.5": false} {
 		if found := w.at(address, "liar", false); (len(found.Endpoints) == 1) != want {
 			t.Errorf("%s: %+v", address, found)
 		}

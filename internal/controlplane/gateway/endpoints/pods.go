@@ -37,9 +37,7 @@ func (f *Finder) refusePod(slice *discoveryv1.EndpointSlice, endpoint *discovery
 			return refusal{why: fmt.Sprintf("node %s of pod %s is not registered with it", pod.Spec.NodeName, name)}
 		}
 	case !f.OwnPods:
-		if address == f.VIP || f.isNode(address) {
-			return refusal{why: "the address is a node's", never: true}
-		}
+		return f.refuseDoor(address)
 	case !contains(f.podCIDRs(pod.Spec.NodeName), address):
 		return refusal{why: fmt.Sprintf("the address is not in the range of pods of node %s, which runs pod %s", pod.Spec.NodeName, name)}
 	}

@@ -49,7 +49,7 @@ func newWorld() *world {
 	}
 	w.Endpoints = func(service *corev1.Service, port *corev1.ServicePort) endpoints.Found {
 		finder := &endpoints.Finder{
-			Rules: rules, Nodes: func() []*corev1.Node { return nil },
+			Rules: rules, Nodes: func() []*corev1.Node { return nil }, Pool: func(netip.Addr) string { return "" },
 			Slices: func(namespace, name string) []*discoveryv1.EndpointSlice { return w.slices[namespace+"/"+name] },
 		}
 		return finder.Of(service, port)
