@@ -3,6 +3,8 @@ package attacks
 import (
 	"encoding/base64"
 	"fmt"
+	"net"
+	"net/http"
 	"slices"
 	"strings"
 	"testing"
@@ -20,12 +22,12 @@ type neighbors struct {
 	client *attacker
 }
 
-// newNeighbors starts a cluster with the pods of both. The bank has no Ingress yet.
-func newNeighbors(t *testing.T) *neighbors {
+// newNeighbors starts a server with args, and the pods of both. The bank has no Ingress yet.
+func newNeighbors(t *testing.T, args ...string) *neighbors {
 	t.Helper()
 	harness.Require(t)
 	network := harness.NewNetwork(t)
-	c := cluster.Start(t, network)
+	c := cluster.Start(t, network, args...)
 	n := &neighbors{Cluster: c, tenant: newTenant(c), client: on(c, network.NewHost(t, "client-1"))}
 	n.Cluster.Kubectl("create", "namespace", "bank")
 	for _, name := range []string{"bank", "tenant"} {
@@ -187,12 +189,68 @@ spec:
 	n.Cluster.Kubectl("annotate", "namespace", "tenant", "gateway.kedge.dev/hosts=bank.example")
 	n.answers("http://bank.example/login", "tenant")
 	n.Told("bank", "bank", "an administrator has given it")
+
+	t.Log("a cluster with one tenant: no host has an owner, and the more specific path gets the requests")
+	n.Cluster.Kubectl("annotate", "namespace", "tenant", "gateway.kedge.dev/hosts-")
+	n.safe("the end of the gift")
+	n.sharesHosts()
+}
+
+// sharesHosts has the administrator switch the ownership of hosts off, and checks that the Ingresses exact and
+// bank serve bank.example together.
+func (n *neighbors) sharesHosts() {
+	n.Cluster.Helper()
+	n.Cluster.Kubectl("delete", "--namespace=tenant", "gateway/any", "gateway/listener", "httproute/route")
+	n.Server.Host.WriteFile("/etc/kedge/config.yaml", "gateway-share-hosts: true\n")
+	n.Server.Restart()
+	n.answers("https://bank.example/login", "tenant")
+	n.answers("https://bank.example/account", "bank")
+	for namespace, name := range map[string]string{"tenant": "exact", "bank": "bank"} {
+		n.Cluster.Kubectl("wait", "ingress", name, "--namespace="+namespace, "--for=jsonpath={.status.loadBalancer.ingress}", "--timeout=2m")
+	}
+}
+
+// The ports that an administrator allows in TestTenantPorts. A process of the node has the first one, a pod
+// the second one, and nobody the third one.
+const portOfProcess, portOfPod, freePort = "5432", "5433", "5434"
+
+// doors is a pod of the bank with host ports, one of which is among those above.
+const doors = `
+apiVersion: v1
+kind: Pod
+metadata: {name: doors}
+spec:
+  terminationGracePeriodSeconds: 1
+  containers:
+  - name: main
+    image: %q
+    args: [serve, "8080"]
+    ports: [{containerPort: 8080, hostPort: 8080}, {containerPort: 8080, hostPort: %s}]
+`
+
+// answersAt waits until a pod answers at a port of the node.
+func (n *neighbors) answersAt(port, pod string) {
+	n.Cluster.Helper()
+	url := "http://" + net.JoinHostPort(n.Server.Host.Address.String(), port) + "/"
+	n.Cluster.Eventually(pod+" to answer at port "+port, func() error {
+		if output, err := n.client.run("", "curl", "--silent", "--show-error", "--max-time", "20", url); err != nil || !strings.Contains(output, "hostname="+pod) {
+			return fmt.Errorf("the answer is %q, %v", output, err)
+		}
+		return nil
+	})
 }
 
 // TestTenantPorts has a user with all rights in one namespace who wants ports of the addresses that
 // all share.
 func TestTenantPorts(t *testing.T) {
-	n := newNeighbors(t)
+	n := newNeighbors(t, "--gateway-ports="+portOfProcess, "--gateway-ports="+portOfPod, "--gateway-ports="+freePort)
+	process := http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "hostname=process") })} //nolint:gosec // a test
+	listening := n.Server.Host.Listen(":" + portOfProcess)
+	go func() { _ = process.Serve(listening) }()
+	n.Server.Host.ListenPacket("udp", ":"+portOfProcess)
+	apply(n.Cluster, "bank", fmt.Sprintf(doors, image.TestserverName, portOfPod))
+	n.answersAt("8080", "doors")
+	n.answersAt(portOfPod, "doors")
 	apply(n.Cluster, "bank", n.secret("bank.example"))
 	apply(n.Cluster, "bank", ingress("bank", "bank.example", "Prefix /"))
 	n.safe("its start")
@@ -203,7 +261,7 @@ func TestTenantPorts(t *testing.T) {
 	}
 	listeners := "{name: own, port: 80, protocol: HTTP, hostname: tenant.example}"
 	taken := []string{"10250", "6443", "8472", nodePort, "8080"}
-	for _, port := range taken {
+	for _, port := range append([]string{portOfProcess, portOfPod, freePort}, taken...) {
 		listeners += fmt.Sprintf(", {name: p%s, port: %[1]s, protocol: TCP}, {name: u%[1]s, port: %[1]s, protocol: UDP}", port)
 	}
 	n.tries(fmt.Sprintf("apiVersion: gateway.networking.k8s.io/v1\nkind: Gateway\nmetadata: {name: ports}\nspec: {gatewayClassName: kedge, listeners: [%s]}\n", listeners))
@@ -219,7 +277,7 @@ apiVersion: gateway.networking.k8s.io/v1
 kind: TCPRoute
 metadata: {name: raw}
 spec:
-  parentRefs: [{name: raw}]
+  parentRefs: [{name: raw}, {name: ports}]
   rules: [{backendRefs: [{name: web, port: 80}]}]
 `)
 	for _, port := range taken {
@@ -229,14 +287,24 @@ spec:
 	n.fails("raw", "plain", "PortUnavailable", "is for HTTP")
 	n.fails("raw", "secure", "PortUnavailable", "is for HTTPS and TLS")
 	n.Told("tenant", "ports", "gateway-ports: [10250]")
+	// The administrator allows these, and somebody else was there first.
+	n.answersAt(freePort, "tenant")
+	for _, listener := range []string{"p" + portOfProcess, "u" + portOfProcess} {
+		n.fails("ports", listener, "no address serves port "+portOfProcess, "is taken by")
+	}
+	n.fails("ports", "p"+portOfPod, "no address serves port "+portOfPod, portOfPod)
+	n.Told("kube-system", "kedge-gateway", "port "+portOfPod+"/tcp", "bank/doors")
 	n.safe("listeners on ports of others")
+	n.answersAt("8080", "doors")
+	n.answersAt(portOfPod, "doors")
+	n.answersAt(portOfProcess, "process")
 	ports := strings.Fields(n.Cluster.Kubectl("get", "service", "kedge-gateway", "--namespace=kube-system", "-o", "jsonpath={.spec.ports[*].port}"))
 	slices.Sort(ports)
-	if want := []string{"443", "443", "80"}; !slices.Equal(ports, want) {
+	if want := []string{"443", "443", portOfProcess, portOfProcess, portOfPod, portOfPod, freePort, freePort, "80"}; !slices.Equal(ports, want) {
 		t.Errorf("the front has the ports %v, want %v", ports, want)
 	}
 
-	t.Log("honest use: the other listener of the same Gateway")
+	t.Log("honest use: the other listener of the same Gateway, and a port whose process has ended")
 	n.tries(`
 apiVersion: gateway.networking.k8s.io/v1
 kind: HTTPRoute
@@ -246,4 +314,7 @@ spec:
   rules: [{backendRefs: [{name: web, port: 80}]}]
 `)
 	n.answers("http://tenant.example/", "tenant")
+	process.Close()
+	n.answersAt(portOfProcess, "tenant")
+	n.safe("all")
 }
