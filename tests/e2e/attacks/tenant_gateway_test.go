@@ -1,7 +1,6 @@
 package attacks
 
 import (
-	"encoding/base64"
 	"fmt"
 	"net"
 	"net/http"
@@ -27,8 +26,13 @@ func newNeighbors(t *testing.T, args ...string) *neighbors {
 	t.Helper()
 	harness.Require(t)
 	network := harness.NewNetwork(t)
-	c := cluster.Start(t, network, args...)
-	n := &neighbors{Cluster: c, tenant: newTenant(c), client: on(c, network.NewHost(t, "client-1"))}
+	return newNeighborsOn(cluster.Start(t, network, args...), network.NewHost(t, "client-1"))
+}
+
+// newNeighborsOn is newNeighbors for a cluster that runs already.
+func newNeighborsOn(c *cluster.Cluster, client *harness.Host) *neighbors {
+	c.Helper()
+	n := &neighbors{Cluster: c, tenant: newTenant(c), client: on(c, client)}
 	n.Cluster.Kubectl("create", "namespace", "bank")
 	for _, name := range []string{"bank", "tenant"} {
 		apply(c, name, fmt.Sprintf(`
@@ -61,9 +65,9 @@ func ingress(name, host string, paths ...string) string {
 
 // secret returns a Secret with a certificate for a host.
 func (n *neighbors) secret(host string) string {
-	certificate, key := cluster.Certificate(n.Cluster.T, host)
-	return fmt.Sprintf("apiVersion: v1\nkind: Secret\ntype: kubernetes.io/tls\nmetadata: {name: tls}\ndata: {tls.crt: %s, tls.key: %s}\n",
-		base64.StdEncoding.EncodeToString(certificate), base64.StdEncoding.EncodeToString(key))
+	n.Cluster.Helper()
+	object, _ := tlsSecret(n.Cluster.T, "tls", host)
+	return object
 }
 
 // tries has the user of the namespace tenant apply objects, which the API lets through.
@@ -77,8 +81,14 @@ func (n *neighbors) tries(text string) {
 // answers waits until the pod of a namespace answers the client at a URL.
 func (n *neighbors) answers(url, pod string) {
 	n.Cluster.Helper()
-	n.Cluster.Eventually(url+" to be answered by "+pod, func() error {
-		if output, err := n.get(url); err != nil || !strings.Contains(output, "hostname="+pod) {
+	n.says(url, "hostname="+pod)
+}
+
+// says waits until the answer at a URL has a text.
+func (n *neighbors) says(url, text string) {
+	n.Cluster.Helper()
+	n.Cluster.Eventually(url+" to say "+text, func() error {
+		if output, err := n.get(url); err != nil || !strings.Contains(output, text) {
 			return fmt.Errorf("it is answered with %q, %v", output, err)
 		}
 		return nil
