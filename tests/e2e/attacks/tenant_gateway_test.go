@@ -129,19 +129,10 @@ func (n *neighbors) fails(gateway, listener, reason, word string) {
 	})
 }
 
-// TestTenantHosts has a user with all rights in one namespace who wants the requests to a host of
-// another one.
-func TestTenantHosts(t *testing.T) {
-	n := newNeighbors(t)
-	// This Ingress is older than the bank's, and names another host until the bank is there.
-	n.tries(n.secret("bank.example"))
-	n.tries(ingress("patient", "early.tenant.example", "Prefix /"))
-	n.answers("http://early.tenant.example/", "tenant")
-	apply(n.Cluster, "bank", n.secret("bank.example"))
-	apply(n.Cluster, "bank", ingress("bank", "bank.example", "Prefix /"))
-	n.safe("its start")
-
-	for name, attack := range map[string]string{
+// hostAttacks are objects of the tenant that want requests to bank.example, by the name of the object that is told
+// why it is refused.
+func hostAttacks() map[string]string {
+	return map[string]string{
 		"exact":     ingress("exact", "bank.example", "Exact /", "Prefix /login"),
 		"patient":   ingress("patient", "bank.example", "Exact /", "Prefix /login"),
 		"challenge": ingress("challenge", "bank.example", "Exact /.well-known/acme-challenge/x"),
@@ -169,13 +160,39 @@ kind: Gateway
 metadata: {name: listener}
 spec:
   gatewayClassName: kedge
-  listeners:
-  - {name: https, port: 443, protocol: HTTPS, hostname: bank.example, tls: {certificateRefs: [{name: tls}]}}
-  - {name: pass, port: 443, protocol: TLS, hostname: bank.example, tls: {mode: Passthrough}}
+  listeners: [{name: https, port: 443, protocol: HTTPS, hostname: bank.example, tls: {certificateRefs: [{name: tls}]}}]
 `,
-	} {
+		"pass": `
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {name: pass}
+spec:
+  gatewayClassName: kedge
+  listeners: [{name: pass, port: 443, protocol: TLS, hostname: bank.example, tls: {mode: Passthrough}}]
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: TLSRoute
+metadata: {name: pass}
+spec: {parentRefs: [{name: pass}], hostnames: [bank.example], rules: [{backendRefs: [{name: web, port: 80}]}]}
+`,
+	}
+}
+
+// TestTenantHosts has a user with all rights in one namespace who wants the requests to a host of
+// another one.
+func TestTenantHosts(t *testing.T) {
+	n := newNeighbors(t)
+	// This Ingress is older than the bank's, and names another host until the bank is there.
+	n.tries(n.secret("bank.example"))
+	n.tries(ingress("patient", "early.tenant.example", "Prefix /"))
+	n.answers("http://early.tenant.example/", "tenant")
+	apply(n.Cluster, "bank", n.secret("bank.example"))
+	apply(n.Cluster, "bank", ingress("bank", "bank.example", "Prefix /"))
+	n.safe("its start")
+
+	for name, attack := range hostAttacks() {
 		n.tries(attack)
-		n.Told("tenant", name, "bank.example")
+		n.Told("tenant", name, "the host bank.example belongs to the namespace bank")
 		n.safe("the attack " + name)
 	}
 	n.Told("bank", "bank", "The namespace tenant wants the host bank.example")
@@ -210,7 +227,7 @@ spec:
 // bank serve bank.example together.
 func (n *neighbors) sharesHosts() {
 	n.Cluster.Helper()
-	n.Cluster.Kubectl("delete", "--namespace=tenant", "gateway/any", "gateway/listener", "httproute/route")
+	n.Cluster.Kubectl("delete", "--namespace=tenant", "gateway/any", "gateway/listener", "gateway/pass", "httproute/route", "tlsroute/pass")
 	n.Server.Host.WriteFile("/etc/kedge/config.yaml", "gateway-share-hosts: true\n")
 	n.Server.Restart()
 	n.answers("https://bank.example/login", "tenant")
@@ -302,7 +319,7 @@ spec:
 	for _, listener := range []string{"p" + portOfProcess, "u" + portOfProcess} {
 		n.fails("ports", listener, "no address serves port "+portOfProcess, "is taken by")
 	}
-	n.fails("ports", "p"+portOfPod, "no address serves port "+portOfPod, portOfPod)
+	n.fails("ports", "p"+portOfPod, "no address serves port "+portOfPod, "a pod has the host port")
 	n.Told("kube-system", "kedge-gateway", "port "+portOfPod+"/tcp", "bank/doors")
 	n.safe("listeners on ports of others")
 	n.answersAt("8080", "doors")
