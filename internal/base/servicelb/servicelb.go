@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"iter"
 	"net/netip"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -140,6 +141,16 @@ func Serves(address *corev1.LoadBalancerIngress, port *corev1.ServicePort) bool 
 	return !slices.ContainsFunc(address.Ports, func(status corev1.PortStatus) bool {
 		return status.Error != nil && status.Port == port.Port && status.Protocol == cmp.Or(port.Protocol, corev1.ProtocolTCP)
 	})
+}
+
+// portInMessage finds the ports in the message of a condition.
+var portInMessage = regexp.MustCompile(`port [0-9]+/[a-z]+ `)
+
+// IsAbout tells whether the message of a Service's condition explains why no address serves a port. A
+// message that names ports explains only these.
+func IsAbout(message string, port *corev1.ServicePort) bool {
+	named := portInMessage.FindAllString(message, -1)
+	return message != "" && (len(named) == 0 || slices.Contains(named, "port "+Port(port)+" "))
 }
 
 // LeaseName returns the name of the Lease of an address.

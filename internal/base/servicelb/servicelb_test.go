@@ -41,3 +41,19 @@ func TestChoice(t *testing.T) {
 		}
 	}
 }
+
+func TestIsAbout(t *testing.T) {
+	port := &corev1.ServicePort{Port: 80}
+	for message, want := range map[string]bool{
+		"": false,
+		"There are no available nodes for LoadBalancer: no node is Ready":                                  true,
+		"port 80/tcp is taken by nginx (process 7) on node a. Free the port there":                         true,
+		"port 443/tcp is taken by sshd on node a; port 80/tcp is taken by nginx (process 7) on nodes a, b": true,
+		"port 8080/tcp is taken by nginx (process 7) on node a":                                            false,
+		"port 80/udp belongs to the older Service default/dns on node a":                                   false,
+	} {
+		if got := IsAbout(message, port); got != want {
+			t.Errorf("%q is about port 80/tcp: %t", message, got)
+		}
+	}
+}

@@ -128,7 +128,7 @@ func (t *term) unreachable(newest *compiled) (faults []fault) {
 	}
 	for object, isServed := range newest.ingresses.Served {
 		for _, port := range portsOf(object) {
-			if isServed && len(addressesOf(shared, []corev1.ServicePort{port})) == 0 {
+			if isServed && servicelb.IsAbout(condition.Message, &port) && len(addressesOf(shared, []corev1.ServicePort{port})) == 0 {
 				faults = append(faults, fault{object, condition.Reason, fmt.Sprintf("No address serves port %d of the Ingress: %s", port.Port, condition.Message)})
 			}
 		}

@@ -129,6 +129,16 @@ func TestUnreachable(t *testing.T) {
 		if got := w.events(); !slices.Contains(got, "PortInUse Ingress shop/web ×1") || addresses() != 1 {
 			t.Errorf("without port 443 there are %d addresses and the Events %q", addresses(), got)
 		}
+		// The message is about the port of a Gateway now.
+		before, shared := w.events(), w.shared()
+		shared.Status.Conditions[0].Message = "port 5432/tcp is taken by postgres (process 7) on node a"
+		if _, err := w.api.CoreV1().Services(shared.Namespace).UpdateStatus(w.ctx, shared, metav1.UpdateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		w.settle()
+		if got := w.events(); !slices.Equal(got, before) {
+			t.Errorf("the Events were %q, and are %q", before, got)
+		}
 		status("PortConflict", unserved(80, 443))
 		if got := w.events(); addresses() != 0 || !slices.ContainsFunc(got, func(event string) bool { return strings.HasPrefix(event, "PortConflict Ingress shop/web") }) {
 			t.Errorf("without both ports there are %d addresses and the Events %q", addresses(), got)

@@ -156,11 +156,15 @@ func (w *world) ofNodes(service *corev1.Service, o *outcome, claimed claims, loc
 	if isFront(service) {
 		mend = "These nodes do not serve the port for Gateways and Ingresses. Free the port there"
 	}
+	reason := reasonConflict
+	if len(found.conflicts) == 0 {
+		reason = reasonInUse
+	}
+	taken := maps.Clone(found.conflicts)
+	maps.Copy(taken, found.inUse)
 	switch {
-	case len(found.conflicts) > 0:
-		o.fail(reasonConflict, "%s. %s", list(found.conflicts), mend)
-	case len(found.inUse) > 0:
-		o.fail(reasonInUse, "%s. %s", list(found.inUse), mend)
+	case len(taken) > 0:
+		o.fail(reason, "%s. %s", list(taken), mend)
 	case len(usable) == 0:
 		o.fail(reasonUnavailable, "There are no available nodes for LoadBalancer: no node is Ready and allowed by the labels of nodes and Service")
 	case len(o.addresses) == 0 && !o.waiting && local != nil:

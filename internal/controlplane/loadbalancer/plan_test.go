@@ -162,6 +162,13 @@ func TestPlan(t *testing.T) {
 			}, nil, nil,
 			map[string]want{"old": {"", reasonInUse, []string{"443/tcp", "sshd"}}, "young": {addresses: "192.0.2.1"}},
 		},
+		"an older Service has one port, and a process another": {
+			[]*node{aNode(1, func(n *node) { n.ports["443/tcp"] = "sshd" })},
+			[]*corev1.Service{
+				aService("old", 2), aService("young", 1, func(s *corev1.Service) { s.Spec.Ports = append(s.Spec.Ports, corev1.ServicePort{Port: 443}) }),
+			}, nil, nil,
+			map[string]want{"old": {addresses: "192.0.2.1"}, "young": {"", reasonConflict, []string{"80/tcp", "default/old", "443/tcp", "sshd"}}},
+		},
 		"a port in the range of NodePorts": {
 			[]*node{aNode(1)}, []*corev1.Service{aService("web", 1, port(30000, corev1.ProtocolTCP))}, nil, nil,
 			map[string]want{"web": {"", reasonReserved, []string{"30000-32767"}}},

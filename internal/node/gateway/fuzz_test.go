@@ -1,23 +1,17 @@
 package gateway
 
 import (
-	"bufio"
-	"bytes"
 	"crypto/tls"
-	"fmt"
-	"io"
-	"net"
 	"net/http"
-	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/kedge-dev/kedge/internal/base/routing"
+	"github.com/kedge-dev/kedge/internal/testutil"
 )
 
 // FuzzListener shakes hands with any server name, without a certificate of a client, and asks for any
-// host. The app that answers is that of the listener that has answered the handshake.
+// host with HTTP/1.1 and HTTP/2. The app that answers is that of the listener that has answered the handshake.
 func FuzzListener(f *testing.F) {
 	b := newBoth(f)
 	known := selfSigned(f, "known")
@@ -32,33 +26,38 @@ func FuzzListener(f *testing.F) {
 		}
 	}
 	f.Fuzz(func(t *testing.T, serverName, host string) {
-		if strings.ContainsAny(host, "\r\n") {
-			return // that would be another header
-		}
-		c, err := tls.Dial("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(int(b.port))), &tls.Config{ServerName: serverName, InsecureSkipVerify: true})
-		if err != nil {
-			return // the name is refused
-		}
-		defer c.Close()
-		_ = c.SetDeadline(time.Now().Add(20 * time.Second))
-		if _, err := fmt.Fprintf(c, "GET / HTTP/1.1\r\nHost: %s\r\nConnection: close\r\n\r\n", host); err != nil {
-			return
-		}
-		text, err := io.ReadAll(c)
-		if err != nil || len(text) == 0 {
-			return // the listener wants a certificate
-		}
-		answer, err := http.ReadResponse(bufio.NewReader(bytes.NewReader(text)), nil)
-		if err != nil {
-			t.Fatalf("%q for %q gets %q: %v", serverName, host, text, err)
-		}
-		defer answer.Body.Close()
-		body, _ := io.ReadAll(answer.Body)
-		if answer.StatusCode == http.StatusOK && string(body) != shownBy(c.ConnectionState()) {
-			t.Errorf("on a connection of %q for %q, the app of %q answers to %q", shownBy(c.ConnectionState()), serverName, body, host)
-		}
-		if strings.Contains(string(body), "secure") {
-			t.Errorf("%q for %q gets %q without a certificate", serverName, host, body)
+		for _, protocol := range []string{"http/1.1", "h2"} {
+			c, err := b.secured(protocol, serverName)
+			if err != nil {
+				return // the name is refused
+			}
+			status, body, err := askFor(c, protocol, host)
+			if err != nil {
+				t.Errorf("%s: %q for %q: %v", protocol, serverName, host, err)
+			}
+			if status == http.StatusOK && body != shownBy(c.ConnectionState()) {
+				t.Errorf("%s: on a connection of %q for %q, the app of %q answers to %q", protocol, shownBy(c.ConnectionState()), serverName, body, host)
+			}
+			if strings.Contains(body, "secure") {
+				t.Errorf("%s: %q for %q gets %q without a certificate", protocol, serverName, host, body)
+			}
+			_ = c.Close()
 		}
 	})
+}
+
+// askFor asks for any host, and returns the status and the body of the answer. The status is 0 if there is
+// none: the listener wants a certificate, or the request has no form that the protocol allows.
+func askFor(c *tls.Conn, protocol, host string) (status int, body string, err error) {
+	if protocol == "h2" {
+		status, body, err = testutil.RawHTTP2(c, ":method", "GET", ":scheme", "https", ":path", "/", ":authority", host)
+		if err != nil {
+			return 0, "", nil
+		}
+		return status, body, nil
+	}
+	if strings.ContainsAny(host, "\r\n") {
+		return 0, "", nil // that would be another header
+	}
+	return rawHTTP1(c, "GET / HTTP/1.1\r\nHost: "+host+"\r\nConnection: close\r\n\r\n")
 }

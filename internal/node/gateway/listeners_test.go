@@ -1,9 +1,15 @@
 package gateway
 
 import (
+	"bytes"
+	"crypto/tls"
+	"errors"
+	"net"
 	"net/http"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/kedge-dev/kedge/internal/base/routing"
 	"github.com/kedge-dev/kedge/internal/testutil"
@@ -115,6 +121,105 @@ func TestNamesInDisguise(t *testing.T) {
 			}
 			c.close()
 		}
+	}
+}
+
+// retold is a connection on whose way a text in the ClientHello becomes another one of the same length.
+// Go's client sends no server name that ends with a dot.
+type retold struct {
+	net.Conn
+	from, to string
+}
+
+// Write implements net.Conn.
+func (r *retold) Write(text []byte) (int, error) {
+	return r.Conn.Write(bytes.ReplaceAll(text, []byte(r.from), []byte(r.to)))
+}
+
+// shownFor returns the listener whose certificate a server name gets, or "" if the handshake is refused
+// before. The client checks its own hello, so no handshake succeeds.
+func (b *both) shownFor(serverName string) (listener string, err error) {
+	b.Helper()
+	conn, err := net.Dial("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(int(b.port))))
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer conn.Close()
+	_ = conn.SetDeadline(time.Now().Add(20 * time.Second))
+	placeholder := strings.Repeat("x", len(serverName))
+	// Before TLS 1.3, certificates are not encrypted.
+	err = tls.Client(&retold{conn, placeholder, serverName}, &tls.Config{
+		ServerName: placeholder, InsecureSkipVerify: true, MaxVersion: tls.VersionTLS12,
+		VerifyConnection: func(state tls.ConnectionState) error {
+			listener = shownBy(state)
+			return nil
+		},
+	}).HandshakeContext(b.Context())
+	return listener, err
+}
+
+// TestNamesWithDots shakes hands with names that end with dots. Such a name gets an alert, or the
+// certificate of the listener that the name has without its dot.
+func TestNamesWithDots(t *testing.T) {
+	testutil.CheckLeaks(t)
+	b := newBoth(t)
+	known := selfSigned(t, "known")
+	b.add(routing.Listener{Protocol: routing.HTTPS})
+	b.add(routing.Listener{Protocol: routing.HTTPS, Hostname: "secure.example.com", ClientAuthorities: known.Chain})
+	b.add(routing.Listener{Protocol: routing.HTTPS, Hostname: "*.secure.example.com", ClientAuthorities: known.Chain})
+	b.apply()
+	for serverName, owner := range map[string]string{
+		"secure.example.com.": "https secure.example.com", "SECURE.example.com.": "https secure.example.com", "secure.example.com..": "", "secure.example.com:443.": "",
+		"a.secure.example.com.": "https *.secure.example.com", "..........": "",
+	} {
+		listener, err := b.shownFor(serverName)
+		if refused := new(net.OpError); listener == "" && (!errors.As(err, &refused) || refused.Op != "remote error") {
+			t.Errorf("%q: there is neither an alert nor a certificate: %v", serverName, err)
+		}
+		if listener != "" && listener != owner {
+			t.Errorf("the listener %q answers to %q, want %q or an alert", listener, serverName, owner)
+		}
+	}
+	// The same client sees which listener answers to names without a dot at the end.
+	for serverName, owner := range map[string]string{
+		"secure.example.com": "https secure.example.com", "a.secure.example.com": "https *.secure.example.com", "other.example.com": "https ",
+	} {
+		if listener, err := b.shownFor(serverName); listener != owner {
+			t.Errorf("the listener %q answers to %q, want %q: %v", listener, serverName, owner, err)
+		}
+	}
+}
+
+// TestLongestNames shakes hands with the longest name that DNS has, and with one that is a byte longer.
+// Both have labels that DNS allows, so that only the length refuses the second one.
+func TestLongestNames(t *testing.T) {
+	testutil.CheckLeaks(t)
+	b := newBoth(t)
+	known := selfSigned(t, "known")
+	b.add(routing.Listener{Protocol: routing.HTTPS})
+	b.add(routing.Listener{Protocol: routing.HTTPS, Hostname: "*.secure.example.com", ClientAuthorities: known.Chain})
+	b.apply()
+	label := strings.Repeat("a", 63)
+	tooLong := strings.Join([]string{label, label, label, label[:43], "secure.example.com"}, ".")
+	if len(tooLong) != 254 {
+		t.Fatalf("the name has %d bytes", len(tooLong))
+	}
+	longest := tooLong[1:]
+	for _, version := range versions {
+		if c, err := b.connect(version, tooLong, pairOf(t, known)); err == nil {
+			t.Errorf("%s: the listener %q answers to a name of 254 bytes", version, c.listener)
+			c.close()
+		}
+		c, err := b.connect(version, longest, pairOf(t, known))
+		if err != nil {
+			t.Fatalf("%s to a name of 253 bytes: %v", version, err)
+		}
+		for host, want := range map[string]int{longest: http.StatusOK, longest + ":443": http.StatusOK, tooLong: http.StatusBadRequest} {
+			if status, text := c.get(t, host); status != want {
+				t.Errorf("%s to a name of 253 bytes: a host of %d bytes gets %d %q, want %d", version, len(host), status, text, want)
+			}
+		}
+		c.close()
 	}
 }
 

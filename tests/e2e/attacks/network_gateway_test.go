@@ -2,7 +2,6 @@ package attacks
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"crypto/tls"
 	"encoding/base64"
@@ -14,9 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/net/http2"
-	"golang.org/x/net/http2/hpack"
-
+	"github.com/kedge-dev/kedge/internal/testutil"
 	"github.com/kedge-dev/kedge/tests/harness"
 	"github.com/kedge-dev/kedge/tests/harness/cluster"
 	"github.com/kedge-dev/kedge/tests/harness/image"
@@ -212,68 +209,62 @@ func (s *stranger) plain(host, path string, headers ...string) (int, string, err
 
 // http2 sends a request of HTTP/2 with headers that no client library sends, and returns the status and
 // the body.
-func (s *stranger) http2(conn net.Conn, authority string, headers ...string) (status, body string) {
+func (s *stranger) http2(conn net.Conn, authority string, headers ...string) (status int, body string) {
 	s.Helper()
-	var block bytes.Buffer
-	encoder := hpack.NewEncoder(&block)
-	all := append([]string{":method", "GET", ":scheme", "https", ":path", "/", ":authority", authority}, headers...)
-	for i := 0; i < len(all); i += 2 {
-		if err := encoder.WriteField(hpack.HeaderField{Name: all[i], Value: all[i+1]}); err != nil {
-			s.Fatal(err)
-		}
+	status, body, err := testutil.RawHTTP2(conn, append([]string{":method", "GET", ":scheme", "https", ":path", "/", ":authority", authority}, headers...)...)
+	if err != nil {
+		s.Fatalf("HTTP/2 to %s: %v", authority, err)
 	}
-	framer := http2.NewFramer(conn, conn)
-	framer.ReadMetaHeaders = hpack.NewDecoder(4096, nil)
-	_, err := io.WriteString(conn, http2.ClientPreface)
-	if err == nil {
-		err = framer.WriteSettings()
-	}
-	if err == nil {
-		err = framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: block.Bytes(), EndStream: true, EndHeaders: true})
-	}
-	for err == nil {
-		var frame http2.Frame
-		if frame, err = framer.ReadFrame(); err != nil {
-			break
-		}
-		ended := false
-		switch frame := frame.(type) {
-		case *http2.MetaHeadersFrame:
-			status, ended = frame.PseudoValue("status"), frame.StreamEnded()
-		case *http2.DataFrame:
-			body, ended = body+string(frame.Data()), frame.StreamEnded()
-		}
-		if ended {
-			return status, body
-		}
-	}
-	s.Fatalf("HTTP/2 to %s: %v", authority, err)
-	return "", ""
+	return status, body
+}
+
+// openssl asks for a host after a handshake with a server name, and returns what OpenSSL prints. Go's
+// client sends no server name that ends with a dot.
+func (s *stranger) openssl(serverName, host string) string {
+	s.Helper()
+	ctx, cancel := context.WithTimeout(s.Context(), time.Minute)
+	defer cancel()
+	cmd := s.host.Command(ctx, "openssl", "s_client", "-quiet", "-connect", net.JoinHostPort(s.Server.Host.Address.String(), "443"), "-servername", serverName)
+	cmd.Stdin = strings.NewReader(get(host, "/"))
+	output, err := cmd.CombinedOutput()
+	s.Logf("%q: %v", serverName, err)
+	return string(output)
 }
 
 // TestGatewayNames has a stranger without a certificate who wants to get at a host whose clients need
 // one, by server names that only look like others.
 func TestGatewayNames(t *testing.T) {
 	s := newStranger(t)
-	for _, serverName := range []string{
-		"secure.example.com:443", ".secure.example.com", "secure..example.com", strings.Repeat("a.", 120) + "secure.example.com", "SECURE.example.com", "public.example.com", "",
+	harness.Need(t, "openssl")
+	label := strings.Repeat("a", 63)
+	for serverName, isName := range map[string]bool{
+		"secure.example.com:443": false, ".secure.example.com": false, "secure..example.com": false, strings.Repeat("a.", 120) + "secure.example.com": false,
+		strings.Join([]string{label, label, label, label[:43], "secure.example.com"}, "."): false, // a byte too long, and no label is
+		"SECURE.example.com": true, "public.example.com": true, "": true,
 	} {
 		for _, protocol := range []string{"http/1.1", "h2"} {
 			conn, err := s.secured(serverName, protocol)
+			if (err == nil) != isName {
+				t.Errorf("a handshake of %s with the name %q: %v", protocol, serverName, err)
+			}
 			if err != nil {
-				t.Logf("%q is refused: %v", serverName, err)
 				continue
 			}
-			status := "none"
+			status := 0
 			if protocol == "h2" && !strings.EqualFold(serverName, "secure.example.com") {
 				status, _ = s.http2(conn, "secure.example.com")
 			} else if code, _, err := ask(conn, get("secure.example.com", "/")); err == nil {
-				status = fmt.Sprint(code)
+				status = code
 			}
-			if status != "421" && status != "none" {
-				t.Errorf("without a certificate, %s on a connection for %q gets %s", protocol, serverName, status)
+			if status != http.StatusMisdirectedRequest && status != 0 {
+				t.Errorf("without a certificate, %s on a connection for %q gets %d", protocol, serverName, status)
 			}
 			conn.Close()
+		}
+	}
+	for _, serverName := range []string{"secure.example.com.", "SECURE.example.com.", "secure.example.com.."} {
+		if output := s.openssl(serverName, "secure.example.com"); strings.Contains(output, "HTTP/1.1 200") || strings.Contains(output, "hostname=") {
+			t.Errorf("without a certificate, a connection for %q gets %s", serverName, output)
 		}
 	}
 	// A connection for a wildcard of HTTPS does not carry requests for a listener of TLS.
@@ -282,10 +273,13 @@ func TestGatewayNames(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	if status, body := s.http2(conn, "pass.wild.example.com"); status != "421" {
-		t.Errorf("the host of a listener of TLS gets %s %s from the wildcard of HTTPS", status, body)
+	if status, body := s.http2(conn, "pass.wild.example.com"); status != http.StatusMisdirectedRequest {
+		t.Errorf("the host of a listener of TLS gets %d %s from the wildcard of HTTPS", status, body)
 	}
 	// Honest clients are served.
+	if output := s.openssl("x.example.com", "public.example.com"); !strings.Contains(output, "hostname=web") {
+		t.Errorf("an honest client that uses OpenSSL gets %s", output)
+	}
 	for serverName, host := range map[string]string{"secure.example.com": "secure.example.com", "Secure.example.com": "secure.example.com:443", "x.example.com": "public.example.com", "a.wild.example.com": "b.wild.example.com"} {
 		conn, err := s.secured(serverName, "http/1.1", s.known)
 		if err != nil {
@@ -314,12 +308,21 @@ func TestGatewayRequests(t *testing.T) {
 	}
 	defer secure.Close()
 	for name, conn := range map[string]net.Conn{"without TLS": plain, "with TLS": secure} {
-		if status, body := s.http2(conn, "public.example.com", "host", "internal.example.com"); status != "200" || !strings.Contains(body, "host=public.example.com\n") {
-			t.Errorf("a Host header beside the :authority, %s: %s %s", name, status, body)
+		if status, body := s.http2(conn, "public.example.com", "host", "internal.example.com"); status != http.StatusOK || !strings.Contains(body, "host=public.example.com\n") {
+			t.Errorf("a Host header beside the :authority, %s: %d %s", name, status, body)
 		}
 	}
+	over1, err := s.secured("public.example.com", "http/1.1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer over1.Close()
+	absolute := strings.Replace(get("internal.example.com", "/"), "GET /", "GET https://public.example.com/", 1)
+	if status, body, err := ask(over1, absolute); status != http.StatusOK || !strings.Contains(body, "host=public.example.com\n") {
+		t.Errorf("a Host header beside an absolute target, with TLS: %d %s, %v", status, body, err)
+	}
 	for _, path := range []string{"/%2Fadmin/", "/x/%2e%2e/admin", "/%2e/admin", "/%5Cadmin", "/%252Fadmin", "/admin;x/", "/%00/admin"} {
-		if status, body, err := s.plain("app.example.com", path); status != http.StatusBadRequest && status != http.StatusUnauthorized {
+		if status, body, err := s.plain("app.example.com", path); status != http.StatusBadRequest {
 			t.Errorf("without a password, %s gets %d %s, %v", path, status, body, err)
 		}
 	}

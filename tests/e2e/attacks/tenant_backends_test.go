@@ -230,8 +230,14 @@ spec: {parentRefs: [{name: door, sectionName: a}], rules: [{backendRefs: [{name:
 // send sends a datagram from outside to port 5353 of the server's node.
 func (b *backends) send(data []byte) {
 	b.Helper()
+	b.sendTo(b.Cluster.Server.Host.Address.String(), "5353", data)
+}
+
+// sendTo sends a datagram from outside.
+func (b *backends) sendTo(address, port string, data []byte) {
+	b.Helper()
 	text := base64.StdEncoding.EncodeToString(data)
-	command := fmt.Sprintf("base64 -d <<<%s >/dev/udp/%s/5353", text, b.Cluster.Server.Host.Address)
+	command := fmt.Sprintf("base64 -d <<<%s >/dev/udp/%s/%s", text, address, port)
 	if output, err := b.client.Command(b.Context(), "bash", "-c", command).CombinedOutput(); err != nil {
 		b.Fatalf("send a datagram: %v\n%s", err, output)
 	}

@@ -1,8 +1,9 @@
 package attacks
 
 import (
-	"encoding/base64"
 	"fmt"
+	"net"
+	"net/http"
 	"slices"
 	"strings"
 	"testing"
@@ -20,13 +21,18 @@ type neighbors struct {
 	client *attacker
 }
 
-// newNeighbors starts a cluster with the pods of both. The bank has no Ingress yet.
-func newNeighbors(t *testing.T) *neighbors {
+// newNeighbors starts a server with args, and the pods of both. The bank has no Ingress yet.
+func newNeighbors(t *testing.T, args ...string) *neighbors {
 	t.Helper()
 	harness.Require(t)
 	network := harness.NewNetwork(t)
-	c := cluster.Start(t, network)
-	n := &neighbors{Cluster: c, tenant: newTenant(c), client: on(c, network.NewHost(t, "client-1"))}
+	return newNeighborsOn(cluster.Start(t, network, args...), network.NewHost(t, "client-1"))
+}
+
+// newNeighborsOn is newNeighbors for a cluster that runs already.
+func newNeighborsOn(c *cluster.Cluster, client *harness.Host) *neighbors {
+	c.Helper()
+	n := &neighbors{Cluster: c, tenant: newTenant(c), client: on(c, client)}
 	n.Cluster.Kubectl("create", "namespace", "bank")
 	for _, name := range []string{"bank", "tenant"} {
 		apply(c, name, fmt.Sprintf(`
@@ -59,9 +65,9 @@ func ingress(name, host string, paths ...string) string {
 
 // secret returns a Secret with a certificate for a host.
 func (n *neighbors) secret(host string) string {
-	certificate, key := cluster.Certificate(n.Cluster.T, host)
-	return fmt.Sprintf("apiVersion: v1\nkind: Secret\ntype: kubernetes.io/tls\nmetadata: {name: tls}\ndata: {tls.crt: %s, tls.key: %s}\n",
-		base64.StdEncoding.EncodeToString(certificate), base64.StdEncoding.EncodeToString(key))
+	n.Cluster.Helper()
+	object, _ := tlsSecret(n.Cluster.T, "tls", host)
+	return object
 }
 
 // tries has the user of the namespace tenant apply objects, which the API lets through.
@@ -75,8 +81,14 @@ func (n *neighbors) tries(text string) {
 // answers waits until the pod of a namespace answers the client at a URL.
 func (n *neighbors) answers(url, pod string) {
 	n.Cluster.Helper()
-	n.Cluster.Eventually(url+" to be answered by "+pod, func() error {
-		if output, err := n.get(url); err != nil || !strings.Contains(output, "hostname="+pod) {
+	n.says(url, "hostname="+pod)
+}
+
+// says waits until the answer at a URL has a text.
+func (n *neighbors) says(url, text string) {
+	n.Cluster.Helper()
+	n.Cluster.Eventually(url+" to say "+text, func() error {
+		if output, err := n.get(url); err != nil || !strings.Contains(output, text) {
 			return fmt.Errorf("it is answered with %q, %v", output, err)
 		}
 		return nil
@@ -117,19 +129,10 @@ func (n *neighbors) fails(gateway, listener, reason, word string) {
 	})
 }
 
-// TestTenantHosts has a user with all rights in one namespace who wants the requests to a host of
-// another one.
-func TestTenantHosts(t *testing.T) {
-	n := newNeighbors(t)
-	// This Ingress is older than the bank's, and names another host until the bank is there.
-	n.tries(n.secret("bank.example"))
-	n.tries(ingress("patient", "early.tenant.example", "Prefix /"))
-	n.answers("http://early.tenant.example/", "tenant")
-	apply(n.Cluster, "bank", n.secret("bank.example"))
-	apply(n.Cluster, "bank", ingress("bank", "bank.example", "Prefix /"))
-	n.safe("its start")
-
-	for name, attack := range map[string]string{
+// hostAttacks are objects of the tenant that want requests to bank.example, by the name of the object that is told
+// why it is refused.
+func hostAttacks() map[string]string {
+	return map[string]string{
 		"exact":     ingress("exact", "bank.example", "Exact /", "Prefix /login"),
 		"patient":   ingress("patient", "bank.example", "Exact /", "Prefix /login"),
 		"challenge": ingress("challenge", "bank.example", "Exact /.well-known/acme-challenge/x"),
@@ -157,13 +160,39 @@ kind: Gateway
 metadata: {name: listener}
 spec:
   gatewayClassName: kedge
-  listeners:
-  - {name: https, port: 443, protocol: HTTPS, hostname: bank.example, tls: {certificateRefs: [{name: tls}]}}
-  - {name: pass, port: 443, protocol: TLS, hostname: bank.example, tls: {mode: Passthrough}}
+  listeners: [{name: https, port: 443, protocol: HTTPS, hostname: bank.example, tls: {certificateRefs: [{name: tls}]}}]
 `,
-	} {
+		"pass": `
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {name: pass}
+spec:
+  gatewayClassName: kedge
+  listeners: [{name: pass, port: 443, protocol: TLS, hostname: bank.example, tls: {mode: Passthrough}}]
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: TLSRoute
+metadata: {name: pass}
+spec: {parentRefs: [{name: pass}], hostnames: [bank.example], rules: [{backendRefs: [{name: web, port: 80}]}]}
+`,
+	}
+}
+
+// TestTenantHosts has a user with all rights in one namespace who wants the requests to a host of
+// another one.
+func TestTenantHosts(t *testing.T) {
+	n := newNeighbors(t)
+	// This Ingress is older than the bank's, and names another host until the bank is there.
+	n.tries(n.secret("bank.example"))
+	n.tries(ingress("patient", "early.tenant.example", "Prefix /"))
+	n.answers("http://early.tenant.example/", "tenant")
+	apply(n.Cluster, "bank", n.secret("bank.example"))
+	apply(n.Cluster, "bank", ingress("bank", "bank.example", "Prefix /"))
+	n.safe("its start")
+
+	for name, attack := range hostAttacks() {
 		n.tries(attack)
-		n.Told("tenant", name, "bank.example")
+		n.Told("tenant", name, "the host bank.example belongs to the namespace bank")
 		n.safe("the attack " + name)
 	}
 	n.Told("bank", "bank", "The namespace tenant wants the host bank.example")
@@ -187,12 +216,68 @@ spec:
 	n.Cluster.Kubectl("annotate", "namespace", "tenant", "gateway.kedge.dev/hosts=bank.example")
 	n.answers("http://bank.example/login", "tenant")
 	n.Told("bank", "bank", "an administrator has given it")
+
+	t.Log("a cluster with one tenant: no host has an owner, and the more specific path gets the requests")
+	n.Cluster.Kubectl("annotate", "namespace", "tenant", "gateway.kedge.dev/hosts-")
+	n.safe("the end of the gift")
+	n.sharesHosts()
+}
+
+// sharesHosts has the administrator switch the ownership of hosts off, and checks that the Ingresses exact and
+// bank serve bank.example together.
+func (n *neighbors) sharesHosts() {
+	n.Cluster.Helper()
+	n.Cluster.Kubectl("delete", "--namespace=tenant", "gateway/any", "gateway/listener", "gateway/pass", "httproute/route", "tlsroute/pass")
+	n.Server.Host.WriteFile("/etc/kedge/config.yaml", "gateway-share-hosts: true\n")
+	n.Server.Restart()
+	n.answers("https://bank.example/login", "tenant")
+	n.answers("https://bank.example/account", "bank")
+	for namespace, name := range map[string]string{"tenant": "exact", "bank": "bank"} {
+		n.Cluster.Kubectl("wait", "ingress", name, "--namespace="+namespace, "--for=jsonpath={.status.loadBalancer.ingress}", "--timeout=2m")
+	}
+}
+
+// The ports that an administrator allows in TestTenantPorts. A process of the node has the first one, a pod
+// the second one, and nobody the third one.
+const portOfProcess, portOfPod, freePort = "5432", "5433", "5434"
+
+// doors is a pod of the bank with host ports, one of which is among those above.
+const doors = `
+apiVersion: v1
+kind: Pod
+metadata: {name: doors}
+spec:
+  terminationGracePeriodSeconds: 1
+  containers:
+  - name: main
+    image: %q
+    args: [serve, "8080"]
+    ports: [{containerPort: 8080, hostPort: 8080}, {containerPort: 8080, hostPort: %s}]
+`
+
+// answersAt waits until a pod answers at a port of the node.
+func (n *neighbors) answersAt(port, pod string) {
+	n.Cluster.Helper()
+	url := "http://" + net.JoinHostPort(n.Server.Host.Address.String(), port) + "/"
+	n.Cluster.Eventually(pod+" to answer at port "+port, func() error {
+		if output, err := n.client.run("", "curl", "--silent", "--show-error", "--max-time", "20", url); err != nil || !strings.Contains(output, "hostname="+pod) {
+			return fmt.Errorf("the answer is %q, %v", output, err)
+		}
+		return nil
+	})
 }
 
 // TestTenantPorts has a user with all rights in one namespace who wants ports of the addresses that
 // all share.
 func TestTenantPorts(t *testing.T) {
-	n := newNeighbors(t)
+	n := newNeighbors(t, "--gateway-ports="+portOfProcess, "--gateway-ports="+portOfPod, "--gateway-ports="+freePort)
+	process := http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "hostname=process") })} //nolint:gosec // a test
+	listening := n.Server.Host.Listen(":" + portOfProcess)
+	go func() { _ = process.Serve(listening) }()
+	n.Server.Host.ListenPacket("udp", ":"+portOfProcess)
+	apply(n.Cluster, "bank", fmt.Sprintf(doors, image.TestserverName, portOfPod))
+	n.answersAt("8080", "doors")
+	n.answersAt(portOfPod, "doors")
 	apply(n.Cluster, "bank", n.secret("bank.example"))
 	apply(n.Cluster, "bank", ingress("bank", "bank.example", "Prefix /"))
 	n.safe("its start")
@@ -203,7 +288,7 @@ func TestTenantPorts(t *testing.T) {
 	}
 	listeners := "{name: own, port: 80, protocol: HTTP, hostname: tenant.example}"
 	taken := []string{"10250", "6443", "8472", nodePort, "8080"}
-	for _, port := range taken {
+	for _, port := range append([]string{portOfProcess, portOfPod, freePort}, taken...) {
 		listeners += fmt.Sprintf(", {name: p%s, port: %[1]s, protocol: TCP}, {name: u%[1]s, port: %[1]s, protocol: UDP}", port)
 	}
 	n.tries(fmt.Sprintf("apiVersion: gateway.networking.k8s.io/v1\nkind: Gateway\nmetadata: {name: ports}\nspec: {gatewayClassName: kedge, listeners: [%s]}\n", listeners))
@@ -219,7 +304,7 @@ apiVersion: gateway.networking.k8s.io/v1
 kind: TCPRoute
 metadata: {name: raw}
 spec:
-  parentRefs: [{name: raw}]
+  parentRefs: [{name: raw}, {name: ports}]
   rules: [{backendRefs: [{name: web, port: 80}]}]
 `)
 	for _, port := range taken {
@@ -229,14 +314,24 @@ spec:
 	n.fails("raw", "plain", "PortUnavailable", "is for HTTP")
 	n.fails("raw", "secure", "PortUnavailable", "is for HTTPS and TLS")
 	n.Told("tenant", "ports", "gateway-ports: [10250]")
+	// The administrator allows these, and somebody else was there first.
+	n.answersAt(freePort, "tenant")
+	for _, listener := range []string{"p" + portOfProcess, "u" + portOfProcess} {
+		n.fails("ports", listener, "no address serves port "+portOfProcess, "is taken by")
+	}
+	n.fails("ports", "p"+portOfPod, "no address serves port "+portOfPod, "a pod has the host port")
+	n.Told("kube-system", "kedge-gateway", "port "+portOfPod+"/tcp", "bank/doors")
 	n.safe("listeners on ports of others")
+	n.answersAt("8080", "doors")
+	n.answersAt(portOfPod, "doors")
+	n.answersAt(portOfProcess, "process")
 	ports := strings.Fields(n.Cluster.Kubectl("get", "service", "kedge-gateway", "--namespace=kube-system", "-o", "jsonpath={.spec.ports[*].port}"))
 	slices.Sort(ports)
-	if want := []string{"443", "443", "80"}; !slices.Equal(ports, want) {
+	if want := []string{"443", "443", portOfProcess, portOfProcess, portOfPod, portOfPod, freePort, freePort, "80"}; !slices.Equal(ports, want) {
 		t.Errorf("the front has the ports %v, want %v", ports, want)
 	}
 
-	t.Log("honest use: the other listener of the same Gateway")
+	t.Log("honest use: the other listener of the same Gateway, and a port whose process has ended")
 	n.tries(`
 apiVersion: gateway.networking.k8s.io/v1
 kind: HTTPRoute
@@ -246,4 +341,7 @@ spec:
   rules: [{backendRefs: [{name: web, port: 80}]}]
 `)
 	n.answers("http://tenant.example/", "tenant")
+	process.Close()
+	n.answersAt(portOfProcess, "tenant")
+	n.safe("all")
 }

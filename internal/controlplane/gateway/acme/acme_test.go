@@ -26,6 +26,7 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/routing"
 	"github.com/kedge-dev/kedge/internal/controlplane/gateway/front"
 	"github.com/kedge-dev/kedge/internal/testutil"
+	"github.com/kedge-dev/kedge/internal/testutil/acmeserver"
 )
 
 // patience is how long a test waits for what must happen.
@@ -34,7 +35,7 @@ const patience = 30 * time.Second
 // harness runs a Manager beside an authority.
 type harness struct {
 	*testing.T
-	*authority
+	*acmeserver.Authority
 	api     *fake.Clientset
 	events  *record.FakeRecorder
 	manager *Manager
@@ -49,9 +50,11 @@ type harness struct {
 func start(t *testing.T, secrets ...runtime.Object) *harness {
 	t.Helper()
 	testutil.CheckLeaks(t)
-	h := &harness{T: t, authority: newAuthority(t), api: fake.NewClientset(secrets...), events: record.NewFakeRecorder(100)}
-	h.probe = h.arrive
-	h.manager = New(Config{API: h.api, Events: h.events, Directory: h.url("directory"), Roots: h.roots()})
+	h := &harness{T: t, Authority: acmeserver.Start(t, nil), api: fake.NewClientset(secrets...), events: record.NewFakeRecorder(100)}
+	h.SetProbe(h.arrive)
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(h.Trust())
+	h.manager = New(Config{API: h.api, Events: h.events, Directory: h.URL("directory"), Roots: roots})
 	h.manager.settle = time.Millisecond
 	h.manager.now = func() time.Time {
 		h.clock.Lock()
@@ -195,8 +198,8 @@ func TestIssue(t *testing.T) {
 	if left := ReadChallenges(h.secret(ChallengesName.Namespace, ChallengesName.Name)); len(left) > 0 {
 		t.Errorf("the challenges %v are still there", left)
 	}
-	if want := []string{"mailto:admin@example.com", ""}; !slices.Equal(h.contacts, want) {
-		t.Errorf("got accounts %q, want %q", h.contacts, want)
+	if want := []string{"mailto:admin@example.com", ""}; !slices.Equal(h.Contacts, want) {
+		t.Errorf("got accounts %q, want %q", h.Contacts, want)
 	}
 	if accounts := h.secret(accountsName.Namespace, accountsName.Name); accounts == nil || len(accounts.Data) != 2 {
 		t.Errorf("got the accounts %v, want 2", accounts)
@@ -243,8 +246,8 @@ func TestForeign(t *testing.T) {
 			h.run()
 			h.event("kedge did not make it")
 			h.quiet()
-			if got := h.secret("shop", "tls"); len(got.Data) > 0 || h.requests > 0 {
-				t.Errorf("got the Secret %+v after %d requests", got, h.requests)
+			if got := h.secret("shop", "tls"); len(got.Data) > 0 || h.Requests > 0 {
+				t.Errorf("got the Secret %+v after %d requests", got, h.Requests)
 			}
 		})
 	}
@@ -267,7 +270,7 @@ func TestStale(t *testing.T) {
 func TestFailures(t *testing.T) {
 	h := start(t)
 	lost := errors.New("lost")
-	h.probe = func(string, string, string, string) error { return lost }
+	h.SetProbe(func(string, string, string, string) error { return lost })
 	h.objects.Ingresses = []*netv1.Ingress{ingress("i", "tls", "example.com")}
 	h.run()
 	h.event("Warning CertificateFailed", "no answer", "Make sure that [example.com] resolves", "The next attempt is at")
@@ -277,19 +280,17 @@ func TestFailures(t *testing.T) {
 
 	// The attempts are written after the Event is.
 	other := New(h.manager.cfg)
-	for deadline := time.Now().Add(patience); len(other.attempts) == 0 || other.attempts[name{"shop", "example.com", h.url("directory")}].Failures != 2; {
+	for deadline := time.Now().Add(patience); len(other.attempts) == 0 || other.attempts[name{"shop", "example.com", h.URL("directory")}].Failures != 2; {
 		if err := other.takeOver(t.Context()); err != nil || time.Now().After(deadline) {
 			t.Fatalf("the next server knows the attempts %v (%v)", other.attempts, err)
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
-	h.authority.mu.Lock()
-	h.probe = h.arrive
-	h.authority.mu.Unlock()
+	h.SetProbe(h.arrive)
 	h.pass(4 * firstPause)
 	h.event(reasonIssued)
-	if want := []string{http01 + " example.com", tlsALPN01 + " example.com", http01 + " example.com"}; !slices.Equal(h.probed, want) {
-		t.Errorf("the authority asked for %v, want %v", h.probed, want)
+	if want := []string{http01 + " example.com", tlsALPN01 + " example.com", http01 + " example.com"}; !slices.Equal(h.Probed, want) {
+		t.Errorf("the authority asked for %v, want %v", h.Probed, want)
 	}
 }
 
@@ -297,7 +298,7 @@ func TestFailures(t *testing.T) {
 func TestKinds(t *testing.T) {
 	for _, kind := range []string{http01, tlsALPN01} {
 		h := start(t)
-		h.kinds = []string{"dns-01", kind}
+		h.Kinds = []string{"dns-01", kind}
 		h.objects.Ingresses = []*netv1.Ingress{ingress("i", "tls", "example.com")}
 		h.run()
 		h.event(reasonIssued)
@@ -311,22 +312,22 @@ func TestAuthorities(t *testing.T) {
 		change  func(*harness)
 		message string
 	}{
-		{"too many requests", func(h *harness) { h.limited = true }, "too many requests for this name"},
-		{"external account", func(h *harness) { h.external = true }, "external account binding"},
-		{"only DNS", func(h *harness) { h.kinds = []string{"dns-01"} }, "offers no challenge"},
+		{"too many requests", func(h *harness) { h.Limited = true }, "too many requests for this name"},
+		{"external account", func(h *harness) { h.External = true }, "external account binding"},
+		{"only DNS", func(h *harness) { h.Kinds = []string{"dns-01"} }, "offers no challenge"},
 		{"another host", func(h *harness) {
-			h.spoil = func(a map[string]any) { a["identifier"] = map[string]any{"type": "dns", "value": "victim.com"} }
+			h.Spoil = func(a map[string]any) { a["identifier"] = map[string]any{"type": "dns", "value": "victim.com"} }
 		}, "which nobody has asked for"},
 		{"a token that is a path", func(h *harness) {
-			h.spoil = func(a map[string]any) {
+			h.Spoil = func(a map[string]any) {
 				for _, challenge := range a["challenges"].([]map[string]any) {
 					challenge["token"] = "../../admin"
 				}
 			}
 		}, "which is no token"},
-		{"a certificate of yesterday", func(h *harness) { h.life = -time.Minute }, "cannot be used"},
+		{"a certificate of yesterday", func(h *harness) { h.Life = -time.Minute }, "cannot be used"},
 		{"no ACME", func(h *harness) {
-			h.manager.cfg.Directory = h.url("nothing")
+			h.manager.cfg.Directory = h.URL("nothing")
 		}, "the HTTP status 404, and not in the form of ACME"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -350,13 +351,13 @@ func TestAuthorities(t *testing.T) {
 func TestNamedAuthority(t *testing.T) {
 	h := start(t)
 	named := ingress("i", "tls", "example.com")
-	named.Annotations[AnnotationServer] = h.url("directory")
+	named.Annotations[AnnotationServer] = h.URL("directory")
 	h.manager.cfg.Directory = LetsEncrypt
 	h.objects.Ingresses = []*netv1.Ingress{named}
 	h.run()
 	h.event(reasonFailed, "An annotation cannot name an authority at an address of loopback")
-	if h.requests > 0 {
-		t.Errorf("the authority got %d requests", h.requests)
+	if h.Requests > 0 {
+		t.Errorf("the authority got %d requests", h.Requests)
 	}
 }
 

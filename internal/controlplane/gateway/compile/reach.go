@@ -107,6 +107,15 @@ func (r *reach) condition() string {
 	return ""
 }
 
+// portCondition says behind a colon why no address serves a port. The load balancer does not know of the host
+// ports of pods. The Events of the Service name these, and its message may be about other ports.
+func (r *reach) portCondition(at endpoint) string {
+	if why := r.condition(); servicelb.IsAbout(why, r.port(at)) {
+		return why
+	}
+	return ": no node listens there yet, or a pod has the host port. An administrator sees in the Events of the Service " + r.name.String() + " which pod"
+}
+
 // has tells whether the Service has a port.
 func (r *reach) has(at endpoint) bool { return r.port(at) != nil }
 
@@ -146,7 +155,7 @@ func (r *reach) isServed(at endpoint) bool {
 func (r *reach) portFault(listeners []*listener) fault {
 	for _, l := range listeners {
 		if l.usable && r.has(l.endpoint()) && !r.isServed(l.endpoint()) {
-			return faultOf(gwv1.GatewayReasonPending, "no address serves port %d (%s)%s", l.port, l.transport(), r.condition())
+			return faultOf(gwv1.GatewayReasonPending, "no address serves port %d (%s)%s", l.port, l.transport(), r.portCondition(l.endpoint()))
 		}
 		if l.usable && !r.listens(l.endpoint()) {
 			return faultOf(gwv1.GatewayReasonPending,

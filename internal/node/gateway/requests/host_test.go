@@ -1,19 +1,14 @@
 package requests
 
 import (
-	"bytes"
-	"fmt"
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"strings"
 	"testing"
 	"time"
 
-	"golang.org/x/net/http2"
-	"golang.org/x/net/http2/hpack"
-
 	"github.com/kedge-dev/kedge/internal/base/routing"
+	"github.com/kedge-dev/kedge/internal/testutil"
 )
 
 // TestHostBesideAuthority sends a Host header beside the :authority. Backends and mirrors get the
@@ -60,16 +55,16 @@ func TestHostBesideAuthority(t *testing.T) {
 				wantHost(t, "the copy of "+path, receive(t, copies), want)
 			}
 		}
-		if status := w.rawHTTP2(t, "public.example", path, "host", "internal.example"); status != "200" {
-			t.Fatalf("%s: %s", path, status)
+		if status := w.rawHTTP2(t, "public.example", path, "host", "internal.example"); status != http.StatusOK {
+			t.Fatalf("%s: %d", path, status)
 		}
 		wantHost(t, path+" with HTTP/2", receive(t, got), want)
 		if path == "/mirror" {
 			wantHost(t, "the copy of "+path, receive(t, copies), want)
 		}
 	}
-	if status := w.rawHTTP2(t, "public.example", "/matched", "host", "internal.example"); status != "404" {
-		t.Errorf("a rule for the host of a header takes the request: %s", status)
+	if status := w.rawHTTP2(t, "public.example", "/matched", "host", "internal.example"); status != http.StatusNotFound {
+		t.Errorf("a rule for the host of a header takes the request: %d", status)
 	}
 	// In HTTP/1.1, the host of an absolute target counts.
 	if status := w.raw("GET http://public.example/set HTTP/1.1\r\nHost: internal.example\r\nConnection: close\r\n\r\n"); status != 200 {
@@ -90,7 +85,7 @@ func wantHost(t *testing.T, what string, r *http.Request, want string) {
 }
 
 // rawHTTP2 sends a request with headers that no client library sends, and returns the status.
-func (w *world) rawHTTP2(t *testing.T, authority, path string, headers ...string) string {
+func (w *world) rawHTTP2(t *testing.T, authority, path string, headers ...string) int {
 	t.Helper()
 	conn, err := net.Dial("tcp", w.server.Listener.Addr().String())
 	if err != nil {
@@ -98,32 +93,9 @@ func (w *world) rawHTTP2(t *testing.T, authority, path string, headers ...string
 	}
 	defer conn.Close()
 	_ = conn.SetDeadline(time.Now().Add(patience))
-	if _, err := fmt.Fprint(conn, http2.ClientPreface); err != nil {
-		t.Fatal(err)
+	status, _, err := testutil.RawHTTP2(conn, append([]string{":method", "GET", ":scheme", "http", ":path", path, ":authority", authority}, headers...)...)
+	if err != nil {
+		t.Fatalf("%s%s: %v", authority, path, err)
 	}
-	var block bytes.Buffer
-	encoder := hpack.NewEncoder(&block)
-	all := append([]string{":method", "GET", ":scheme", "http", ":path", path, ":authority", authority}, headers...)
-	for i := 0; i < len(all); i += 2 {
-		if err := encoder.WriteField(hpack.HeaderField{Name: all[i], Value: all[i+1]}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	framer := http2.NewFramer(conn, conn)
-	framer.ReadMetaHeaders = hpack.NewDecoder(4096, nil)
-	if err := framer.WriteSettings(); err != nil {
-		t.Fatal(err)
-	}
-	if err := framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: block.Bytes(), EndStream: true, EndHeaders: true}); err != nil {
-		t.Fatal(err)
-	}
-	for {
-		frame, err := framer.ReadFrame()
-		if err != nil {
-			t.Fatalf("%s: %v", strings.Join(all, " "), err)
-		}
-		if answer, is := frame.(*http2.MetaHeadersFrame); is {
-			return answer.PseudoValue("status")
-		}
-	}
+	return status
 }

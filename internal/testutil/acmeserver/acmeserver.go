@@ -1,4 +1,6 @@
-package acme
+// Package acmeserver is a small authority that speaks ACME (RFC 8555), for tests of package acme and for tests
+// with a whole cluster. It checks signatures and nonces.
+package acmeserver
 
 import (
 	"crypto/ecdsa"
@@ -12,6 +14,7 @@ import (
 	"encoding/pem"
 	"fmt"
 	"math/big"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strconv"
@@ -21,30 +24,47 @@ import (
 	"time"
 )
 
-// authority is a small authority that speaks ACME (RFC 8555). It checks signatures and nonces.
-type authority struct {
-	t      *testing.T
+// The challenges that the authority knows.
+const (
+	HTTP01    = "http-01"
+	TLSALPN01 = "tls-alpn-01"
+)
+
+// Host is the name of an authority that does not listen on loopback.
+const Host = "example.com"
+
+// problemPrefix is that of the types of problems (RFC 8555, section 6.7).
+const problemPrefix = "urn:ietf:params:acme:error:"
+
+// Probe looks for the answer to a challenge, as an authority does from outside.
+type Probe func(kind, host, token, keyAuthorization string) error
+
+// Authority is an authority. Change its fields before it gets requests, and read them when it gets no more.
+type Authority struct {
+	// Kinds are the challenges that it offers.
+	Kinds []string
+	// Life is how long certificates are valid.
+	Life time.Duration
+	// Limited says that there were too many requests, and External that accounts are made elsewhere.
+	Limited, External bool
+	// Spoil changes what it says about an authorization.
+	Spoil func(authorization map[string]any)
+	// Requests counts the requests. Contacts are those of the accounts, and Probed are the challenges that were
+	// looked for: KIND HOST.
+	Requests         int
+	Contacts, Probed []string
+
+	t      testing.TB
 	server *httptest.Server
-	key    *ecdsa.PrivateKey
-	// probe looks for the answer to a challenge, as an authority does from outside.
-	probe func(kind, host, token, keyAuthorization string) error
-	// kinds are the challenges that it offers.
-	kinds []string
-	// life is how long certificates are valid.
-	life time.Duration
-	// limited says that there were too many requests, and external that accounts are made
-	// elsewhere.
-	limited, external bool
-	// spoil changes what it says about an authorization.
-	spoil func(authorization map[string]any)
+	// base is the URL that clients use, without a path.
+	base string
+	key  *ecdsa.PrivateKey
 
 	mu       sync.Mutex
-	requests int
+	probe    Probe
 	nonces   map[string]bool
 	accounts []*ecdsa.PublicKey
-	contacts []string
 	orders   []*order
-	probed   []string
 }
 
 // order is an order. Its authorizations are those of its hosts.
@@ -54,17 +74,19 @@ type order struct {
 	certificate []byte
 }
 
-func newAuthority(t *testing.T) *authority {
+// Start runs an authority until the end of the test. If listener is nil, it listens on loopback.
+func Start(t testing.TB, listener net.Listener) *Authority {
+	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		t.Fatal(err)
 	}
-	a := &authority{t: t, key: key, kinds: []string{"dns-01", http01, tlsALPN01}, life: 90 * 24 * time.Hour, nonces: map[string]bool{}}
+	a := &Authority{t: t, key: key, Kinds: []string{"dns-01", HTTP01, TLSALPN01}, Life: 90 * 24 * time.Hour, nonces: map[string]bool{}}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /directory", func(w http.ResponseWriter, _ *http.Request) {
 		a.write(w, http.StatusOK, map[string]any{
-			"newNonce": a.url("nonce"), "newAccount": a.url("account"), "newOrder": a.url("order"),
-			"meta": map[string]any{"termsOfService": "https://example.com", "externalAccountRequired": a.external},
+			"newNonce": a.URL("nonce"), "newAccount": a.URL("account"), "newOrder": a.URL("order"),
+			"meta": map[string]any{"termsOfService": "https://example.com", "externalAccountRequired": a.External},
 		})
 	})
 	mux.HandleFunc("HEAD /nonce", func(w http.ResponseWriter, _ *http.Request) { a.write(w, http.StatusOK, nil) })
@@ -75,33 +97,62 @@ func newAuthority(t *testing.T) *authority {
 	mux.HandleFunc("POST /challenge/{order}/{host}/{kind}", a.signed(a.challenge))
 	mux.HandleFunc("POST /finalize/{order}", a.signed(a.finalize))
 	mux.HandleFunc("POST /certificate/{order}", a.signed(a.certificate))
-	a.server = httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	a.server = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		a.mu.Lock()
 		defer a.mu.Unlock()
-		a.requests++
+		a.Requests++
 		mux.ServeHTTP(w, r)
 	}))
+	if listener != nil {
+		_ = a.server.Listener.Close()
+		a.server.Listener = listener
+	}
+	a.server.StartTLS()
 	t.Cleanup(a.server.Close)
+	_, port, err := net.SplitHostPort(a.server.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.base = "https://127.0.0.1:" + port
+	if listener != nil {
+		a.base = "https://" + Host + ":" + port
+	}
 	return a
 }
 
-func (a *authority) url(parts ...any) string {
-	url := a.server.URL
+// SetProbe sets how the authority looks for answers to challenges.
+func (a *Authority) SetProbe(probe Probe) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.probe = probe
+}
+
+// Hosts returns the hosts of all orders.
+func (a *Authority) Hosts() (all []string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, order := range a.orders {
+		all = append(all, order.hosts...)
+	}
+	return all
+}
+
+// URL returns the address of a path. The path of the directory is "directory".
+func (a *Authority) URL(parts ...any) string {
+	url := a.base
 	for _, part := range parts {
 		url += "/" + fmt.Sprint(part)
 	}
 	return url
 }
 
-// roots returns the authorities that clients verify the server with.
-func (a *authority) roots() *x509.CertPool {
-	pool := x509.NewCertPool()
-	pool.AddCert(a.server.Certificate())
-	return pool
+// Trust returns the certificate, in PEM, that clients verify the server with.
+func (a *Authority) Trust() []byte {
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: a.server.Certificate().Raw})
 }
 
 // write answers with JSON and a nonce.
-func (a *authority) write(w http.ResponseWriter, status int, value any) {
+func (a *Authority) write(w http.ResponseWriter, status int, value any) {
 	nonce := rand.Text()
 	a.nonces[nonce] = true
 	w.Header().Set("Replay-Nonce", nonce)
@@ -113,7 +164,7 @@ func (a *authority) write(w http.ResponseWriter, status int, value any) {
 }
 
 // problem answers with an error.
-func (a *authority) problem(w http.ResponseWriter, status int, kind, detail string) {
+func (a *Authority) problem(w http.ResponseWriter, status int, kind, detail string) {
 	a.write(w, status, map[string]any{"type": problemPrefix + kind, "detail": detail, "status": status})
 }
 
@@ -126,7 +177,7 @@ type message struct {
 }
 
 // signed checks the signature of requests.
-func (a *authority) signed(handle func(http.ResponseWriter, *message)) http.HandlerFunc {
+func (a *Authority) signed(handle func(http.ResponseWriter, *message)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		m := &message{Request: r}
 		if err := a.verify(m); err != nil {
@@ -134,7 +185,7 @@ func (a *authority) signed(handle func(http.ResponseWriter, *message)) http.Hand
 			a.problem(w, http.StatusBadRequest, "malformed", err.Error())
 			return
 		}
-		if a.limited {
+		if a.Limited {
 			w.Header().Set("Retry-After", "7200")
 			a.problem(w, http.StatusTooManyRequests, "rateLimited", "too many requests")
 			return
@@ -149,7 +200,7 @@ func decode(text string) []byte {
 }
 
 // verify checks the nonce, the URL and the signature of a request, and finds its account.
-func (a *authority) verify(m *message) error {
+func (a *Authority) verify(m *message) error {
 	var jws struct{ Protected, Payload, Signature string }
 	if err := json.NewDecoder(m.Body).Decode(&jws); err != nil {
 		return err
@@ -161,7 +212,7 @@ func (a *authority) verify(m *message) error {
 	if err := json.Unmarshal(decode(jws.Protected), &head); err != nil {
 		return err
 	}
-	if !a.nonces[head.Nonce] || head.URL != a.server.URL+m.URL.Path {
+	if !a.nonces[head.Nonce] || head.URL != a.base+m.URL.Path {
 		return fmt.Errorf("nonce %q or URL %q", head.Nonce, head.URL)
 	}
 	delete(a.nonces, head.Nonce)
@@ -178,7 +229,7 @@ func (a *authority) verify(m *message) error {
 			m.account = len(a.accounts) - 1
 		}
 	} else {
-		number, err := strconv.Atoi(strings.TrimPrefix(head.Kid, a.url("account")+"/"))
+		number, err := strconv.Atoi(strings.TrimPrefix(head.Kid, a.URL("account")+"/"))
 		if err != nil || number >= len(a.accounts) {
 			return fmt.Errorf("no account %q", head.Kid)
 		}
@@ -200,21 +251,21 @@ func (a *authority) verify(m *message) error {
 	return nil
 }
 
-func (a *authority) account(w http.ResponseWriter, m *message) {
+func (a *Authority) account(w http.ResponseWriter, m *message) {
 	var asked struct {
 		Contact              []string
 		TermsOfServiceAgreed bool
 	}
 	_ = json.Unmarshal(m.payload, &asked)
-	w.Header().Set("Location", a.url("account", m.account))
+	w.Header().Set("Location", a.URL("account", m.account))
 	status := http.StatusOK
-	if len(a.contacts) <= m.account {
-		a.contacts, status = append(a.contacts, strings.Join(asked.Contact, " ")), http.StatusCreated
+	if len(a.Contacts) <= m.account {
+		a.Contacts, status = append(a.Contacts, strings.Join(asked.Contact, " ")), http.StatusCreated
 	}
 	a.write(w, status, map[string]any{"status": "valid"})
 }
 
-func (a *authority) order(w http.ResponseWriter, m *message) {
+func (a *Authority) order(w http.ResponseWriter, m *message) {
 	var asked struct{ Identifiers []struct{ Value string } }
 	_ = json.Unmarshal(m.payload, &asked)
 	o := &order{}
@@ -225,12 +276,12 @@ func (a *authority) order(w http.ResponseWriter, m *message) {
 	a.writeOrder(w, http.StatusCreated, len(a.orders)-1)
 }
 
-func (a *authority) writeOrder(w http.ResponseWriter, status, number int) {
+func (a *Authority) writeOrder(w http.ResponseWriter, status, number int) {
 	o := a.orders[number]
 	state := "ready"
 	var authorizations []string
 	for i, of := range o.status {
-		authorizations = append(authorizations, a.url("authorization", number, i))
+		authorizations = append(authorizations, a.URL("authorization", number, i))
 		if of != "valid" {
 			state = of
 		}
@@ -238,9 +289,9 @@ func (a *authority) writeOrder(w http.ResponseWriter, status, number int) {
 	if o.certificate != nil {
 		state = "valid"
 	}
-	w.Header().Set("Location", a.url("order", number))
+	w.Header().Set("Location", a.URL("order", number))
 	a.write(w, status, map[string]any{
-		"status": state, "authorizations": authorizations, "finalize": a.url("finalize", number), "certificate": a.url("certificate", number),
+		"status": state, "authorizations": authorizations, "finalize": a.URL("finalize", number), "certificate": a.URL("certificate", number),
 	})
 }
 
@@ -250,16 +301,16 @@ func (m *message) number(name string) int {
 	return number
 }
 
-func (a *authority) showOrder(w http.ResponseWriter, m *message) {
+func (a *Authority) showOrder(w http.ResponseWriter, m *message) {
 	a.writeOrder(w, http.StatusOK, m.number("order"))
 }
 
-func (a *authority) showAuthorization(w http.ResponseWriter, m *message) {
+func (a *Authority) showAuthorization(w http.ResponseWriter, m *message) {
 	number, i := m.number("order"), m.number("host")
 	o := a.orders[number]
 	var challenges []map[string]any
-	for _, kind := range a.kinds {
-		challenge := map[string]any{"type": kind, "url": a.url("challenge", number, i, kind), "token": token(number, i), "status": o.status[i]}
+	for _, kind := range a.Kinds {
+		challenge := map[string]any{"type": kind, "url": a.URL("challenge", number, i, kind), "token": token(number, i), "status": o.status[i]}
 		if o.status[i] == "invalid" {
 			challenge["error"] = map[string]any{"type": problemPrefix + "unauthorized", "detail": "no answer", "status": 403}
 		}
@@ -268,26 +319,26 @@ func (a *authority) showAuthorization(w http.ResponseWriter, m *message) {
 	authorization := map[string]any{
 		"status": o.status[i], "challenges": challenges, "identifier": map[string]any{"type": "dns", "value": o.hosts[i]},
 	}
-	if a.spoil != nil {
-		a.spoil(authorization)
+	if a.Spoil != nil {
+		a.Spoil(authorization)
 	}
 	a.write(w, http.StatusOK, authorization)
 }
 
 func token(order, host int) string { return fmt.Sprintf("token-%d-%d", order, host) }
 
-func (a *authority) challenge(w http.ResponseWriter, m *message) {
+func (a *Authority) challenge(w http.ResponseWriter, m *message) {
 	number, i, kind := m.number("order"), m.number("host"), m.PathValue("kind")
 	o := a.orders[number]
-	a.probed = append(a.probed, kind+" "+o.hosts[i])
+	a.Probed = append(a.Probed, kind+" "+o.hosts[i])
 	o.status[i] = "valid"
 	if err := a.probe(kind, o.hosts[i], token(number, i), token(number, i)+"."+m.thumbprint); err != nil {
 		o.status[i] = "invalid"
 	}
-	a.write(w, http.StatusOK, map[string]any{"type": kind, "url": a.url("challenge", number, i, kind), "token": token(number, i), "status": o.status[i]})
+	a.write(w, http.StatusOK, map[string]any{"type": kind, "url": a.URL("challenge", number, i, kind), "token": token(number, i), "status": o.status[i]})
 }
 
-func (a *authority) finalize(w http.ResponseWriter, m *message) {
+func (a *Authority) finalize(w http.ResponseWriter, m *message) {
 	var asked struct{ CSR string }
 	_ = json.Unmarshal(m.payload, &asked)
 	request, err := x509.ParseCertificateRequest(decode(asked.CSR))
@@ -296,8 +347,8 @@ func (a *authority) finalize(w http.ResponseWriter, m *message) {
 		return
 	}
 	template := &x509.Certificate{
-		SerialNumber: big.NewInt(int64(a.requests)), Subject: pkix.Name{CommonName: "test"}, DNSNames: request.DNSNames,
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(a.life),
+		SerialNumber: big.NewInt(int64(a.Requests)), Subject: pkix.Name{CommonName: "test"}, DNSNames: request.DNSNames,
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(a.Life),
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, request.PublicKey, a.key)
 	if err != nil {
@@ -307,7 +358,7 @@ func (a *authority) finalize(w http.ResponseWriter, m *message) {
 	a.writeOrder(w, http.StatusOK, m.number("order"))
 }
 
-func (a *authority) certificate(w http.ResponseWriter, m *message) {
+func (a *Authority) certificate(w http.ResponseWriter, m *message) {
 	w.Header().Set("Replay-Nonce", "unused")
 	w.Header().Set("Content-Type", "application/pem-certificate-chain")
 	_ = pem.Encode(w, &pem.Block{Type: "CERTIFICATE", Bytes: a.orders[m.number("order")].certificate})
