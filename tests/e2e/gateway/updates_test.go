@@ -36,32 +36,20 @@ spec:
   parentRefs: [{name: own}]
   hostnames: [web.example.com]
   rules: [{backendRefs: [{name: web, port: 80}]}]
----
-apiVersion: networking.k8s.io/v1
-kind: Ingress
-metadata: {name: web}
-spec:
-  rules:
-  - host: shared.example.com
-    http: {paths: [{path: /, pathType: Prefix, backend: {service: {name: web, port: {number: 80}}}}]}
 `)
 	w.programmed("own")
 	address := w.Kubectl("get", "gateway", "own", "-o", "jsonpath={.status.addresses[0].value}")
 	plain, secure := address+":80", address+":443"
 	w.answers(question{address: plain, url: "http://web.example.com/"}, 200)
 	w.answers(question{address: secure, url: "https://web.example.com/", roots: roots}, 200)
-	// The front that all tenants share is at the addresses of nodes.
-	shared := w.agent.Host.Address.String() + ":80"
-	w.answers(question{address: shared, url: "http://shared.example.com/"}, 200)
 	start := func() []*load.Load {
 		base := load.Config{Dial: w.client.DialContext, Address: plain, URL: "http://web.example.com/", Roots: roots, Workers: 3, Pause: 20 * time.Millisecond}
-		fresh, tls, h2, front := base, base, base, base
+		fresh, tls, h2 := base, base, base
 		fresh.Fresh = true
 		tls.Address, tls.URL, tls.Fresh = secure, "https://web.example.com/", true
 		h2.Address, h2.URL, h2.HTTP2 = secure, "https://web.example.com/", true
-		front.Address, front.URL = shared, "http://shared.example.com/"
 		var loads []*load.Load
-		for _, cfg := range []load.Config{base, fresh, tls, h2, front} {
+		for _, cfg := range []load.Config{base, fresh, tls, h2} {
 			loads = append(loads, load.Start(t, cfg))
 		}
 		return loads
@@ -101,7 +89,7 @@ spec:
 		change.do()
 		time.Sleep(time.Second)
 		for i, l := range loads {
-			l.Stop(fmt.Sprintf("%s, %s", change.what, []string{"HTTP/1.1", "new connections", "new connections with TLS", "HTTP/2", "the shared front"}[i]))
+			l.Stop(fmt.Sprintf("%s, %s", change.what, []string{"HTTP/1.1", "new connections", "new connections with TLS", "HTTP/2"}[i]))
 		}
 	}
 }
