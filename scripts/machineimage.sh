@@ -2,24 +2,32 @@
 # Makes the system of a test machine: a folder with a Debian whose first process is systemd,
 # and a disk with the same contents. It takes three minutes of processor time.
 #
-#   machineimage.sh SUITE FILES OUTPUT [KERNEL]
+#   machineimage.sh NAME FILES OUTPUT
 #
+# NAME is the name of the Debian, such as bookworm, and words with dashes between them:
+#   neighbours   firewalls and other programs that change the network. They do not start by themselves
+#   suites       what the tests of other packages need
+#   stock-ARCH   Debian's own kernel for that architecture: OUTPUT.img.kernel and OUTPUT.img.initrd
 # FILES is a folder that is copied over the system. The folder is OUTPUT, the disk OUTPUT.img.
-# KERNEL is the package of Debian's own kernel, such as linux-image-amd64. Without it the
-# system has no kernel. With it, OUTPUT.img.kernel and OUTPUT.img.initrd are what boots.
 set -eu
 
-suite=$1
+suite=${1%%-*}
 files=$2
 out=$3
-kernel=${4:-}
+packages=systemd-sysv,dbus,udev,kmod,iproute2,procps,e2fsprogs,apparmor,nftables,curl,ca-certificates,xz-utils
+case $1- in *-neighbours-*) packages=$packages,ufw,firewalld,docker.io,network-manager,systemd-resolved ;; esac
+case $1- in *-suites-*) packages=$packages,sqlite3,openssl,xfsprogs,fio,etcd-client,skopeo,nghttp2-client,nginx-light ;; esac
+stock=
+case $1- in *-stock-*)
+	stock=yes
+	packages=$packages,linux-image-${1##*-stock-},initramfs-tools
+	;;
+esac
 
 half=$out.half
 trap 'rm -rf "$half" "$half.img"' EXIT
 rm -rf "$half" "$half.img" "$out" "$out.img"
 mkdir -p "$half"
-packages=systemd-sysv,dbus,udev,kmod,iproute2,procps,e2fsprogs,apparmor,nftables,curl,ca-certificates,xz-utils
-[ -z "$kernel" ] || packages=$packages,$kernel,initramfs-tools
 if ! debootstrap --variant=minbase --include="$packages" "$suite" "$half" >"$out.log" 2>&1; then
 	tail -n 20 "$out.log" >&2
 	exit 1
@@ -39,7 +47,10 @@ chroot "$half" systemctl -q enable shell.socket usr-lib-modules.mount systemd-ne
 # Nobody looks at a terminal, and nothing outside is reachable.
 chroot "$half" systemctl -q mask getty@.service serial-getty@.service console-getty.service \
 	apt-daily.timer apt-daily-upgrade.timer systemd-networkd-wait-online.service
-if [ -n "$kernel" ]; then
+for service in ufw firewalld docker docker.socket containerd NetworkManager systemd-resolved nginx; do
+	chroot "$half" systemctl -q disable "$service" 2>/dev/null || true
+done
+if [ -n "$stock" ]; then
 	# The initrd was made on another kernel than it is for, so it has to be told its disk.
 	printf 'virtio_pci\nvirtio_mmio\nvirtio_blk\next4\n' >>"$half/etc/initramfs-tools/modules"
 	chroot "$half" update-initramfs -u >>"$out.log"

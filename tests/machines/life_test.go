@@ -23,6 +23,8 @@ const (
 	shellPort = "23"
 	// patience limits how long the machine may take for anything. An emulated one is slow.
 	patience = 15 * time.Minute
+	// suitePatience limits how long the tests of one package may take.
+	suitePatience = 6 * time.Hour
 	// consoleTail is how much of the console is shown if a test fails, in bytes.
 	consoleTail = 6000
 )
@@ -35,6 +37,8 @@ type kind interface {
 	command(l *life) *harness.Cmd
 	// booted makes up for what the kind lacks, after each boot.
 	booted(t *testing.T, l *life)
+	// mount returns the command by which the machine mounts the source tree at sourceTree.
+	mount(l *life) string
 }
 
 // life is a machine from its first boot to the end of its test. Everything of it is in a host of the
@@ -44,6 +48,8 @@ type life struct {
 	host *harness.Host
 	// folder has the machine's disk and its console. It is the same on the host and outside.
 	folder string
+	// tree is the source tree.
+	tree string
 	// address is the machine's, as seen from the host.
 	address string
 	// program is the kernel, and base the disk that all machines of the kind begin with.
@@ -67,7 +73,11 @@ type life struct {
 func (m machine) prepare(t *testing.T) *life {
 	t.Helper()
 	host := harness.NewNetwork(t).NewHost(t, "machine")
-	l := &life{machine: m, host: host, folder: host.Scratch("machine"), ctx: context.Background()}
+	tree, err := harness.Repository()
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := &life{machine: m, host: host, folder: host.Scratch("machine"), tree: tree, ctx: context.Background()}
 	m.kind.prepare(t, l)
 	t.Cleanup(func() {
 		if t.Failed() {
@@ -229,20 +239,16 @@ func (l *life) send(script string, data []byte) (answer string, err error) {
 }
 
 // file returns the path of a file below build/machines, which make makes if it is not there.
-func file(t *testing.T, name string) string {
+func (l *life) file(t *testing.T, name string) string {
 	t.Helper()
-	repository, err := harness.Repository()
-	if err != nil {
-		t.Fatal(err)
-	}
 	path := filepath.Join("build/machines", name)
-	command := exec.Command("make", "-C", repository, path)
+	command := exec.Command("make", "-C", l.tree, path)
 	// A make that runs this test has set these variables. They would give its options to the make below.
 	command.Env = append(os.Environ(), "MAKEFLAGS=", "MFLAGS=", "MAKELEVEL=")
 	if output, err := command.CombinedOutput(); err != nil {
 		t.Fatalf("make %s: %v\n%s", path, err, output)
 	}
-	return filepath.Join(repository, path)
+	return filepath.Join(l.tree, path)
 }
 
 // run runs a program on the machine's host, which must succeed.

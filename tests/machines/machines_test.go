@@ -37,6 +37,8 @@ type machine struct {
 	architecture string
 	// memory is in MiB, or 0 for that of this machine.
 	memory int
+	// neighbours is true if the system has firewalls and other programs that change the network.
+	neighbours bool
 	// daily is true for machines that run without being named.
 	daily bool
 }
@@ -47,6 +49,7 @@ var machines = []machine{
 	{name: "nspawn-v1", kind: nspawn{unified: "no"}, suite: "bookworm", system: "Debian GNU/Linux 12", cgroup: "v1"},
 	{name: "nspawn-bare", kind: nspawn{unified: "yes"}, suite: "bookworm", system: "Debian GNU/Linux 12", cgroup: "bare", daily: true},
 	{name: "debian-12", kind: userMode{source: "6.1"}, suite: "bookworm", system: "Debian GNU/Linux 12", kernel: "6.1.", cgroup: "v2", security: "apparmor", memory: 3072, daily: true},
+	{name: "neighbours", kind: userMode{source: "6.1"}, suite: "bookworm", system: "Debian GNU/Linux 12", kernel: "6.1.", cgroup: "v2", security: "apparmor", memory: 3072, neighbours: true},
 	// Debian's kernel for user mode has nf_tables without the family inet.
 	{name: "no-inet", kind: userMode{}, suite: "bookworm", system: "Debian GNU/Linux 12", kernel: "6.1.", cgroup: "v2", security: "apparmor", memory: 3072},
 	{name: "debian-12-stock", kind: emulated{}, suite: "bookworm", system: "Debian GNU/Linux 12", kernel: "6.1.", cgroup: "v2", security: "apparmor", memory: 4096},
@@ -86,8 +89,10 @@ func (m machine) live(t *testing.T) {
 	l := m.prepare(t)
 	l.start(t)
 	result := shown{system: l.sh(t, ". /etc/os-release; echo $PRETTY_NAME"), kernel: l.sh(t, "uname -r"), version: releases.Version(t)}
-	defer func() { l.record(t, result) }()
-	for _, s := range scenarios {
+	if len(suites()) == 0 {
+		defer func() { l.record(t, result) }()
+	}
+	for _, s := range toRun() {
 		switch {
 		case !s.fits(m):
 		case t.Run(s.name, func(t *testing.T) { s.run(t, l) }):
@@ -132,4 +137,19 @@ func (m machine) debianArchitecture() string {
 		return "armhf"
 	}
 	return runtime.GOARCH
+}
+
+// image returns the name of the disk with the machine's system. The words in it tell what the system has.
+func (m machine) image() string {
+	name := m.suite
+	if m.neighbours {
+		name += "-neighbours"
+	}
+	if len(suites()) > 0 {
+		name += "-suites"
+	}
+	if _, stock := m.kind.(emulated); stock {
+		name += "-stock-" + m.debianArchitecture()
+	}
+	return name + ".img"
 }

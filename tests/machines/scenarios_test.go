@@ -31,9 +31,22 @@ var scenarios = []scenario{
 	{"refused", withoutControllers, checkRefuses, false},
 	{"install", withControllers, install, true},
 	{"pods", withControllers, runPods, true},
+	{"journal", withControllers, journal, false},
 	{"slices", withVersion2, podsInSlices, false},
 	{"memory", withControllers, limitsMemory, false},
+	{"limits", withVersion2, limits, false},
+	{"measures", withVersion2, measures, false},
 	{"killed-for-memory", withControllers, killsForMemory, false},
+	{"kedge-killed-last", withVersion2, killedLast, false},
+	{"kubelet-settings", withVersion2, kubeletSettings, false},
+	{"profiles", withVersion2, confines, false},
+	{"own-users", withVersion2, userNamespaces, false},
+	{"privileges", withControllers, privileges, false},
+	{"network", withOwnKernel, changesNetwork, false},
+	{"address", withOwnKernel, changesAddress, false},
+	{"clock", withOwnKernel, changesClock, false},
+	{"firewalls", withNeighbours, passesFirewalls, false},
+	{"neighbours", withNeighbours, livesBeside, false},
 	{"restart", withControllers, restart, false},
 	{"stop", withControllers, stop, false},
 	{"kill", withControllers, kill, false},
@@ -47,6 +60,7 @@ func everywhere(machine) bool           { return true }
 func withControllers(m machine) bool    { return m.cgroup != "bare" }
 func withoutControllers(m machine) bool { return m.cgroup == "bare" }
 func withVersion2(m machine) bool       { return m.cgroup == "v2" }
+func withNeighbours(m machine) bool     { return m.neighbours }
 
 //go:embed state.sh
 var stateScript string
