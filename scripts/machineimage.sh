@@ -5,6 +5,7 @@
 #   machineimage.sh NAME FILES OUTPUT
 #
 # NAME is the name of the Debian, such as bookworm, and words with dashes between them:
+#   openrc       OpenRC starts the services, and not systemd
 #   neighbours   firewalls and other programs that change the network. They do not start by themselves
 #   suites       what the tests of other packages need
 #   stock-ARCH   Debian's own kernel for that architecture: OUTPUT.img.kernel and OUTPUT.img.initrd
@@ -14,7 +15,8 @@ set -eu
 suite=${1%%-*}
 files=$2
 out=$3
-packages=systemd-sysv,dbus,udev,kmod,iproute2,procps,e2fsprogs,apparmor,nftables,curl,ca-certificates,xz-utils
+packages=udev,kmod,iproute2,procps,e2fsprogs,apparmor,nftables,dmsetup,curl,ca-certificates,xz-utils
+case $1- in *-openrc-*) init=openrc packages=$packages,openrc,sysvinit-core,socat ;; *) init=systemd packages=$packages,systemd-sysv,dbus ;; esac
 case $1- in *-neighbours-*) packages=$packages,ufw,firewalld,docker.io,network-manager,systemd-resolved ;; esac
 case $1- in *-suites-*) packages=$packages,sqlite3,openssl,xfsprogs,fio,etcd-client,skopeo,nghttp2-client,nginx-light ;; esac
 stock=
@@ -38,18 +40,30 @@ echo machine >"$half/etc/hostname"
 printf '127.0.0.1 localhost\n::1 localhost\n127.0.1.1 machine\n' >"$half/etc/hosts"
 : >"$half/etc/resolv.conf"
 : >"$half/etc/fstab"
-# As Debian's installer does, so that the journal of a boot is there after the next one.
-mkdir -p "$half/var/log/journal"
-# Every machine gets its own at its first boot.
-: >"$half/etc/machine-id"
-# The address comes with the kernel's command line, as ip=.
-chroot "$half" systemctl -q enable shell.socket usr-lib-modules.mount systemd-networkd systemd-network-generator
-# Nobody looks at a terminal, and nothing outside is reachable.
-chroot "$half" systemctl -q mask getty@.service serial-getty@.service console-getty.service \
-	apt-daily.timer apt-daily-upgrade.timer systemd-networkd-wait-online.service
-for service in ufw firewalld docker docker.socket containerd NetworkManager systemd-resolved nginx; do
-	chroot "$half" systemctl -q disable "$service" 2>/dev/null || true
-done
+# The address comes with the kernel's command line, as ip=. Nobody looks at a terminal, and
+# nothing outside is reachable.
+case $init in
+systemd)
+	# As Debian's installer does, so that the journal of a boot is there after the next one.
+	mkdir -p "$half/var/log/journal"
+	# Every machine gets its own at its first boot.
+	: >"$half/etc/machine-id"
+	chroot "$half" systemctl -q enable shell.socket usr-lib-modules.mount systemd-networkd systemd-network-generator
+	chroot "$half" systemctl -q mask getty@.service serial-getty@.service console-getty.service \
+		apt-daily.timer apt-daily-upgrade.timer systemd-networkd-wait-online.service
+	for service in ufw firewalld docker docker.socket containerd NetworkManager systemd-resolved nginx; do
+		chroot "$half" systemctl -q disable "$service" 2>/dev/null || true
+	done
+	;;
+openrc)
+	sed -i '/getty/d' "$half/etc/inittab"
+	cat >>"$half/etc/inittab" <<-'END'
+		net::bootwait:/usr/local/sbin/machine-network
+		shl:2345:respawn:/usr/bin/socat TCP-LISTEN:23,fork,reuseaddr EXEC:/bin/bash
+	END
+	sed -i 's/^#*rc_cgroup_mode=.*/rc_cgroup_mode="unified"/; s/^#*rc_logger=.*/rc_logger="YES"/' "$half/etc/rc.conf"
+	;;
+esac
 if [ -n "$stock" ]; then
 	# The initrd was made on another kernel than it is for, so it has to be told its disk.
 	printf 'virtio_pci\nvirtio_mmio\nvirtio_blk\next4\n' >>"$half/etc/initramfs-tools/modules"

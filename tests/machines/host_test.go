@@ -37,7 +37,7 @@ func changesNetwork(t *testing.T, l *life) {
 				defer l.sh(t, change.undo)
 			}
 			if change.restart {
-				l.sh(t, "systemctl restart kedge")
+				l.restartKedge(t)
 			}
 			l.works(t)
 			l.sameContainers(t)
@@ -63,7 +63,7 @@ func changesAddress(t *testing.T, l *life) {
 			gatewayOf(l), from, to, from))
 		l.address = to.String()
 		l.eventually(t, "true")
-		l.sh(t, "systemctl restart kedge")
+		l.restartKedge(t)
 		l.works(t)
 		l.eventually(t, "kedge kubectl get node machine -o jsonpath='{.status.addresses[?(@.type==\"InternalIP\")].address}' | grep -x "+to.String())
 	}
@@ -96,16 +96,16 @@ func changesClock(t *testing.T, l *life) {
 		t.Run(jump.name, func(t *testing.T) {
 			set(jump.days)
 			if jump.restart {
-				l.sh(t, "systemctl restart kedge")
+				l.restartKedge(t)
 			}
 			l.works(t)
 			l.sameContainers(t)
 		})
 	}
 	t.Run("behind-at-the-start", func(t *testing.T) {
-		l.sh(t, "systemctl stop kedge")
+		l.sh(t, l.init().stop)
 		set(-365 * 5)
-		l.sh(t, "systemctl start kedge")
+		l.sh(t, l.init().start)
 		l.ready(t)
 		set(0)
 		l.works(t)
@@ -139,7 +139,7 @@ func passesFirewalls(t *testing.T, l *life) {
 			}
 			l.works(t)
 			l.reachable(t)
-			l.sh(t, "systemctl restart kedge")
+			l.restartKedge(t)
 			l.works(t)
 			l.reachable(t)
 		})
@@ -173,7 +173,7 @@ func livesBeside(t *testing.T, l *life) {
 			defer l.sh(t, "systemctl stop "+service)
 			l.works(t)
 			l.reachable(t)
-			l.sh(t, "systemctl restart kedge")
+			l.restartKedge(t)
 			l.works(t)
 			l.reachable(t)
 			l.sameContainers(t)

@@ -45,7 +45,8 @@ type kind interface {
 // harness, so that nothing of it outlives the test, however that ends.
 type life struct {
 	machine
-	host *harness.Host
+	network *harness.Network
+	host    *harness.Host
 	// folder has the machine's disk and its console. It is the same on the host and outside.
 	folder string
 	// tree is the source tree.
@@ -69,21 +70,27 @@ type life struct {
 	containers string
 }
 
-// prepare makes a new machine.
-func (m machine) prepare(t *testing.T) *life {
+// firstName is the host name of a machine, if it has no other one.
+const firstName = "machine"
+
+// prepare makes a new machine on a network, with a host name.
+func (m machine) prepare(t *testing.T, network *harness.Network, hostname string) *life {
 	t.Helper()
-	host := harness.NewNetwork(t).NewHost(t, "machine")
+	host := network.NewHost(t, hostname)
 	tree, err := harness.Repository()
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := &life{machine: m, host: host, folder: host.Scratch("machine"), tree: tree, ctx: context.Background()}
+	l := &life{machine: m, network: network, host: host, folder: host.Scratch("machine"), tree: tree, ctx: context.Background()}
+	if hostname != firstName {
+		l.parameters = append(l.parameters, "systemd.hostname="+hostname)
+	}
 	m.kind.prepare(t, l)
 	t.Cleanup(func() {
 		if t.Failed() {
 			console, _ := os.ReadFile(l.console())
-			log, _ := l.try("journalctl -b -u kedge --no-pager -o cat -p warning -n 60; journalctl -b --no-pager -p warning -n 30 _TRANSPORT=journal _TRANSPORT=syslog _TRANSPORT=stdout")
-			t.Logf("the end of the console of %s:\n%s\nand of its journal:\n%s", m.name, console[max(0, len(console)-consoleTail):], log)
+			log, _ := l.try(l.init().log)
+			t.Logf("the end of the console of %s:\n%s\nand of its log:\n%s", m.name, console[max(0, len(console)-consoleTail):], log)
 		}
 	})
 	return l
@@ -120,9 +127,9 @@ func (l *life) start(t *testing.T) {
 			t.Fatalf("%s ended with %s:\n%s", l.name, l.running.ProcessState, console[max(0, len(console)-consoleTail):])
 		default:
 		}
-		state, err := l.try("systemctl is-system-running --wait")
+		state, err := l.try(l.init().booted)
 		if strings.TrimSpace(state) == "degraded" {
-			units, _ := l.try("systemctl --failed --no-legend --plain; journalctl -b -p err --no-pager | tail -n 20")
+			units, _ := l.try(l.init().why)
 			t.Fatalf("units of the new machine have failed:\n%s", units)
 		}
 		return err
@@ -152,11 +159,11 @@ func (l *life) runs() bool {
 // reboot reboots the machine in order, and waits until it has booted again.
 func (l *life) reboot(t *testing.T) {
 	t.Helper()
-	l.sh(t, "systemctl reboot --no-block")
+	l.sh(t, l.init().reboot)
 	select {
 	case <-l.ended:
 	case <-time.After(patience):
-		t.Fatalf("%s did not end within %s after systemctl reboot", l.name, patience)
+		t.Fatalf("%s did not end within %s after it was asked to reboot", l.name, patience)
 	}
 	l.start(t)
 }

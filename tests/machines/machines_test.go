@@ -37,6 +37,10 @@ type machine struct {
 	architecture string
 	// memory is in MiB, or 0 for that of this machine.
 	memory int
+	// openrc is true if OpenRC starts the services, and not systemd.
+	openrc bool
+	// pair is true if another machine of the same kind joins the first as an agent.
+	pair bool
 	// neighbours is true if the system has firewalls and other programs that change the network.
 	neighbours bool
 	// daily is true for machines that run without being named.
@@ -50,6 +54,10 @@ var machines = []machine{
 	{name: "nspawn-bare", kind: nspawn{unified: "yes"}, suite: "bookworm", system: "Debian GNU/Linux 12", cgroup: "bare", daily: true},
 	{name: "debian-12", kind: userMode{source: "6.1"}, suite: "bookworm", system: "Debian GNU/Linux 12", kernel: "6.1.", cgroup: "v2", security: "apparmor", memory: 3072, daily: true},
 	{name: "neighbours", kind: userMode{source: "6.1"}, suite: "bookworm", system: "Debian GNU/Linux 12", kernel: "6.1.", cgroup: "v2", security: "apparmor", memory: 3072, neighbours: true},
+	{name: "openrc", kind: userMode{source: "6.1"}, suite: "bookworm", system: "Debian GNU/Linux 12", kernel: "6.1.", cgroup: "v2", memory: 3072, openrc: true},
+	{name: "pair", kind: userMode{source: "6.1"}, suite: "bookworm", system: "Debian GNU/Linux 12", kernel: "6.1.", cgroup: "v2", security: "apparmor", memory: 3072, pair: true},
+	{name: "small", kind: userMode{source: "6.1"}, suite: "bookworm", system: "Debian GNU/Linux 12", kernel: "6.1.", cgroup: "v2", security: "apparmor", memory: 512},
+	{name: "small-1024", kind: userMode{source: "6.1"}, suite: "bookworm", system: "Debian GNU/Linux 12", kernel: "6.1.", cgroup: "v2", security: "apparmor", memory: 1024},
 	// Debian's kernel for user mode has nf_tables without the family inet.
 	{name: "no-inet", kind: userMode{}, suite: "bookworm", system: "Debian GNU/Linux 12", kernel: "6.1.", cgroup: "v2", security: "apparmor", memory: 3072},
 	{name: "debian-12-stock", kind: emulated{}, suite: "bookworm", system: "Debian GNU/Linux 12", kernel: "6.1.", cgroup: "v2", security: "apparmor", memory: 4096},
@@ -86,7 +94,7 @@ func chosen(t *testing.T) []machine {
 // failed one that later ones need ends the machine's life. In the end live writes the machine's row
 // into docs/requirements.md: it names the scenarios that passed, and those that failed.
 func (m machine) live(t *testing.T) {
-	l := m.prepare(t)
+	l := m.prepare(t, harness.NewNetwork(t), firstName)
 	l.start(t)
 	result := shown{system: l.sh(t, ". /etc/os-release; echo $PRETTY_NAME"), kernel: l.sh(t, "uname -r"), version: releases.Version(t)}
 	if len(suites()) == 0 {
@@ -142,6 +150,9 @@ func (m machine) debianArchitecture() string {
 // image returns the name of the disk with the machine's system. The words in it tell what the system has.
 func (m machine) image() string {
 	name := m.suite
+	if m.openrc {
+		name += "-openrc"
+	}
 	if m.neighbours {
 		name += "-neighbours"
 	}

@@ -72,7 +72,7 @@ func kubeletSettings(t *testing.T, l *life) {
 	defer l.sh(t, `swapoff /swap; rm -r /swap /etc/kedge/kubelet /etc/kedge/config.yaml
 		[ ! -e /etc/kedge/config.yaml.before ] || mv /etc/kedge/config.yaml.before /etc/kedge/config.yaml
 		systemctl restart kedge`)
-	l.sh(t, "systemctl restart kedge")
+	l.restartKedge(t)
 	l.ready(t)
 	t.Run("processes", func(t *testing.T) {
 		output := once{name: "forks", script: "i=0; while [ $i -lt 100 ]; do sleep 5 & i=$((i + 1)); done 2>&1; true"}.output(t, l)
@@ -114,14 +114,14 @@ func evicts(t *testing.T, l *life, pod once, condition, resource string) {
 
 // killedLast wants the kernel to kill a pod, and not kedge, if the machine has no memory left.
 func killedLast(t *testing.T, l *life) {
-	before := l.sh(t, "systemctl show -p MainPID --value kedge")
+	before := l.pid(t)
 	pod := once{name: "everything-eater", script: "dd if=/dev/zero of=/dev/null bs=16G count=1"}
 	pod.start(t, l)
 	defer pod.remove(t, l)
 	if phase := pod.ended(t, l); phase != "Failed" {
 		t.Errorf("the pod with all memory of the machine is %s", phase)
 	}
-	if after := l.sh(t, "systemctl show -p MainPID --value kedge"); after != before {
+	if after := l.pid(t); after != before {
 		t.Errorf("kedge was process %s and is %s", before, after)
 	}
 	l.ready(t)
