@@ -6,6 +6,7 @@
 #
 # NAME is the name of the Debian, such as bookworm, and words with dashes between them:
 #   openrc       OpenRC starts the services, and not systemd
+#   selinux      SELinux enforces Debian's policy
 #   neighbours   firewalls and other programs that change the network. They do not start by themselves
 #   suites       what the tests of other packages need
 #   stock-ARCH   Debian's own kernel for that architecture: OUTPUT.img.kernel and OUTPUT.img.initrd
@@ -18,6 +19,7 @@ out=$3
 packages=udev,kmod,iproute2,procps,e2fsprogs,apparmor,nftables,dmsetup,curl,ca-certificates,xz-utils
 case $1- in *-openrc-*) init=openrc packages=$packages,openrc,sysvinit-core,socat ;; *) init=systemd packages=$packages,systemd-sysv,dbus ;; esac
 case $1- in *-neighbours-*) packages=$packages,ufw,firewalld,docker.io,network-manager,systemd-resolved ;; esac
+case $1- in *-selinux-*) packages=$packages,selinux-basics,selinux-policy-default ;; esac
 case $1- in *-suites-*) packages=$packages,sqlite3,openssl,xfsprogs,fio,etcd-client,skopeo,nghttp2-client,nginx-light ;; esac
 stock=
 case $1- in *-stock-*)
@@ -70,6 +72,10 @@ if [ -n "$stock" ]; then
 	chroot "$half" update-initramfs -u >>"$out.log"
 	cp "$half"/boot/vmlinuz-* "$out.img.kernel"
 	cp "$half"/boot/initrd.img-* "$out.img.initrd"
+fi
+if [ -e "$half/etc/selinux/config" ]; then
+	sed -i 's/^SELINUX=.*/SELINUX=enforcing/' "$half/etc/selinux/config"
+	chroot "$half" setfiles -F /etc/selinux/default/contexts/files/file_contexts /
 fi
 truncate -s 8G "$half.img"
 mkfs.ext4 -q -d "$half" "$half.img"

@@ -58,6 +58,7 @@ var machines = []machine{
 	{name: "pair", kind: userMode{source: "6.1"}, suite: "bookworm", system: "Debian GNU/Linux 12", kernel: "6.1.", cgroup: "v2", security: "apparmor", memory: 3072, pair: true},
 	{name: "small", kind: userMode{source: "6.1"}, suite: "bookworm", system: "Debian GNU/Linux 12", kernel: "6.1.", cgroup: "v2", security: "apparmor", memory: 512},
 	{name: "small-1024", kind: userMode{source: "6.1"}, suite: "bookworm", system: "Debian GNU/Linux 12", kernel: "6.1.", cgroup: "v2", security: "apparmor", memory: 1024},
+	{name: "selinux", kind: userMode{source: "6.1"}, suite: "bookworm", system: "Debian GNU/Linux 12", kernel: "6.1.", cgroup: "v2", security: "selinux", memory: 3072},
 	// Debian's kernel for user mode has nf_tables without the family inet.
 	{name: "no-inet", kind: userMode{}, suite: "bookworm", system: "Debian GNU/Linux 12", kernel: "6.1.", cgroup: "v2", security: "apparmor", memory: 3072},
 	{name: "debian-12-stock", kind: emulated{}, suite: "bookworm", system: "Debian GNU/Linux 12", kernel: "6.1.", cgroup: "v2", security: "apparmor", memory: 4096},
@@ -152,6 +153,9 @@ func (m machine) image() string {
 	name := m.suite
 	if m.openrc {
 		name += "-openrc"
+	}
+	if m.security == "selinux" {
+		name += "-selinux"
 	}
 	if m.neighbours {
 		name += "-neighbours"
