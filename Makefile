@@ -253,8 +253,8 @@ $(MACHINES)/linux-%: scripts/userkernel.sh tests/machines/kernel.config scripts/
 
 # The words in the name of a system tell what it has: see scripts/machineimage.sh.
 MACHINE_FILES := $(shell find tests/machines/image -type f)
-$(MACHINES)/%.img: scripts/machineimage.sh $(MACHINE_FILES)
-	@scripts/need.sh debootstrap e2fsprogs
+$(MACHINES)/%.img: scripts/machineimage.sh scripts/foreign.sh $(MACHINE_FILES)
+	@scripts/need.sh mmdebstrap e2fsprogs
 	scripts/machineimage.sh $* tests/machines/image $(MACHINES)/$*
 
 $(call older,%):

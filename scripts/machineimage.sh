@@ -21,22 +21,32 @@ case $1- in *-openrc-*) init=openrc packages=$packages,openrc,sysvinit-core,soca
 case $1- in *-neighbours-*) packages=$packages,ufw,firewalld,docker.io,network-manager,systemd-resolved ;; esac
 case $1- in *-selinux-*) packages=$packages,selinux-basics,selinux-policy-default ;; esac
 case $1- in *-suites-*) packages=$packages,sqlite3,openssl,xfsprogs,fio,etcd-client,skopeo,nghttp2-client,nginx-light ;; esac
-stock=
-case $1- in *-stock-*)
-	stock=yes
-	packages=$packages,linux-image-${1##*-stock-},initramfs-tools
+own=$(dpkg --print-architecture)
+architecture=$own kernel=
+case $1 in *-stock-*)
+	architecture=${1##*-stock-}
+	kernel=linux-image-$architecture
+	[ "$architecture" != armhf ] || kernel=linux-image-armmp
+	packages=$packages,$kernel,initramfs-tools
 	;;
 esac
+skip=
+if [ "$architecture" != "$own" ]; then
+	skip=--skip=chroot/mount/sys
+	if [ -z "${KEDGE_FOREIGN:-}" ]; then
+		"$(dirname "$0")/need.sh" qemu-user-static arch-test
+		KEDGE_FOREIGN=yes exec "$(dirname "$0")/foreign.sh" "$0" "$@"
+	fi
+fi
 
 half=$out.half
 trap 'rm -rf "$half" "$half.img"' EXIT
 rm -rf "$half" "$half.img" "$out" "$out.img"
-mkdir -p "$half"
-if ! debootstrap --variant=minbase --include="$packages" "$suite" "$half" >"$out.log" 2>&1; then
+# shellcheck disable=SC2086 # a flag or none
+if ! mmdebstrap --mode=root $skip --architectures="$architecture" --dpkgopt=force-unsafe-io --variant=minbase --include="$packages" "$suite" "$half" >"$out.log" 2>&1; then
 	tail -n 20 "$out.log" >&2
 	exit 1
 fi
-rm -f "$half"/var/cache/apt/archives/*.deb "$half"/var/lib/apt/lists/*_*
 cp -r "$files/." "$half"
 echo machine >"$half/etc/hostname"
 printf '127.0.0.1 localhost\n::1 localhost\n127.0.1.1 machine\n' >"$half/etc/hosts"
@@ -66,7 +76,7 @@ openrc)
 	sed -i 's/^#*rc_cgroup_mode=.*/rc_cgroup_mode="unified"/; s/^#*rc_logger=.*/rc_logger="YES"/' "$half/etc/rc.conf"
 	;;
 esac
-if [ -n "$stock" ]; then
+if [ -n "$kernel" ]; then
 	# The initrd was made on another kernel than it is for, so it has to be told its disk.
 	printf 'virtio_pci\nvirtio_mmio\nvirtio_blk\next4\n' >>"$half/etc/initramfs-tools/modules"
 	chroot "$half" update-initramfs -u >>"$out.log"
