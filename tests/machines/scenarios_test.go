@@ -29,6 +29,7 @@ type scenario struct {
 var scenarios = []scenario{
 	{"machine", everywhere, isAsInTable, true},
 	{"refused", withoutControllers, checkRefuses, false},
+	{"without-inet", ofDebian, refusesWithoutInet, false},
 	{"install", withControllers, install, true},
 	{"pods", withControllers, runPods, true},
 	{"journal", withSystemd, journal, false},
@@ -48,6 +49,7 @@ var scenarios = []scenario{
 	{"pair", inPairs, pairs, false},
 	{"firewalls", withNeighbours, passesFirewalls, false},
 	{"neighbours", withNeighbours, livesBeside, false},
+	{"without-modules", ofDebian, missesFeatures, false},
 	{"small", onSmall, lives, false},
 	{"disk", onLarge, losesDisk, false},
 	{"restart", withControllers, restart, false},
@@ -122,11 +124,11 @@ func install(t *testing.T, l *life) {
 	l.sh(t, "sync; rm -rf /tmp/*")
 	l.before = l.sh(t, stateScript)
 	l.writeImages(t)
-	if output, err := l.try("gzip -dc /opt/new/kedge-*.gz >/opt/kedge && chmod 755 /opt/kedge && /opt/kedge check-config; status=$?; rm /opt/kedge; exit $status"); err != nil {
+	if output, err := l.try("gzip -dc /opt/new/kedge-*.gz >/opt/kedge && chmod 755 /opt/kedge && /opt/kedge check-config "+l.flags()+"; status=$?; rm /opt/kedge; exit $status"); err != nil {
 		t.Errorf("check-config refuses the machine: %v\n%s", err, output)
 	}
 	began := time.Now()
-	wants(t, l.sh(t, "INSTALL_KEDGE_TIMEOUT=900 sh /opt/old/install.sh"), oldVersion+" is ready")
+	wants(t, l.sh(t, "INSTALL_KEDGE_TIMEOUT=900 INSTALL_KEDGE_EXEC='server "+l.flags()+"' sh /opt/old/install.sh"), oldVersion+" is ready")
 	l.ready(t)
 	t.Logf("ready after %s", time.Since(began).Round(time.Second))
 	for command, want := range l.init().installed {
@@ -138,6 +140,14 @@ func install(t *testing.T, l *life) {
 	if l.cgroup == "v2" && l.init() == systemd {
 		wants(t, l.sh(t, "cat /var/lib/kedge/agent/etc/containerd/config.toml"), "SystemdCgroup = true")
 	}
+}
+
+// flags are those that kedge needs on the machine.
+func (m machine) flags() string {
+	if ofDebian(m) {
+		return "--kube-proxy-arg=proxy-mode=iptables"
+	}
+	return ""
 }
 
 // writeImages writes the images of the test's pods where kedge imports them.
