@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/kedge-dev/kedge/tests/harness"
+	"github.com/kedge-dev/kedge/tests/harness/image"
 )
 
 // suitesVariable has the packages below tests whose tests run on the machine, in place of the scenarios, such as
@@ -34,6 +35,10 @@ func toRun() []scenario {
 // runSuites runs tests of other packages on the machine, as `make e2e` runs them on this one. Each makes hosts of
 // its own there.
 func runSuites(t *testing.T, l *life) {
+	// The machine has no Go to build it.
+	if _, err := image.Testserver(l.tree); err != nil {
+		t.Fatal(err)
+	}
 	l.sh(t, "mkdir -p "+sourceTree+" && "+l.kind.mount(l))
 	for _, suite := range suites() {
 		t.Run(suite, func(t *testing.T) {
