@@ -243,23 +243,19 @@ e2e: bin/kedge $(NEXT) $(BUILD)/busybox $(BUILD)/prometheus $(GOTEST) $(call old
 		$(GOTEST) -count=1 -timeout 60m -v ./tests/e2e/...
 
 # The tests make the files of the machines that they run, with the rules below.
-machines: bin/kedge $(BUILD)/busybox $(GOTEST) ## tests/machines: whole machines with systemd; RUN= is the name of one (root)
-	KEDGE_BINARY=$(CURDIR)/bin/kedge KEDGE_MACHINE='$(RUN)' $(GOTEST) -count=1 -timeout 6h -v ./tests/machines
+machines: bin/kedge $(BUILD)/busybox $(GOTEST) ## tests/machines: whole machines with systemd; RUN= is the name of one, SUITES= are tests to run there (root)
+	KEDGE_BINARY=$(CURDIR)/bin/kedge KEDGE_MACHINE='$(RUN)' KEDGE_SUITES='$(SUITES)' FOCUS='$(FOCUS)' SKIP='$(SKIP)' LABELS='$(LABELS)' PROCS='$(PROCS)' AGENTS='$(AGENTS)' $(GOTEST) -count=1 -timeout 6h -v ./tests/machines
 
 MACHINES := build/machines
 $(MACHINES)/linux-%: scripts/userkernel.sh tests/machines/kernel.config scripts/aptlists.sh
 	@scripts/need.sh gcc libc6-dev flex bison bc libelf-dev xz-utils linux-source-$*
 	scripts/userkernel.sh $* tests/machines/kernel.config $@
 
+# The words in the name of a system tell what it has: see scripts/machineimage.sh.
 MACHINE_FILES := $(shell find tests/machines/image -type f)
-$(MACHINES)/%.img: scripts/machineimage.sh $(MACHINE_FILES)
-	@scripts/need.sh debootstrap e2fsprogs
+$(MACHINES)/%.img: scripts/machineimage.sh scripts/foreign.sh $(MACHINE_FILES)
+	@scripts/need.sh mmdebstrap e2fsprogs
 	scripts/machineimage.sh $* tests/machines/image $(MACHINES)/$*
-
-# A system with the kernel of the distribution, for qemu.
-$(MACHINES)/%-stock-amd64.img: scripts/machineimage.sh $(MACHINE_FILES)
-	@scripts/need.sh debootstrap e2fsprogs
-	scripts/machineimage.sh $* tests/machines/image $(MACHINES)/$*-stock-amd64 linux-image-amd64
 
 $(call older,%):
 	scripts/older.sh $* $@

@@ -2,49 +2,90 @@
 # Makes the system of a test machine: a folder with a Debian whose first process is systemd,
 # and a disk with the same contents. It takes three minutes of processor time.
 #
-#   machineimage.sh SUITE FILES OUTPUT [KERNEL]
+#   machineimage.sh NAME FILES OUTPUT
 #
+# NAME is the name of the Debian, such as bookworm, and words with dashes between them:
+#   openrc       OpenRC starts the services, and not systemd
+#   selinux      SELinux enforces Debian's policy
+#   neighbours   firewalls and other programs that change the network. They do not start by themselves
+#   suites       what the tests of other packages need
+#   stock-ARCH   Debian's own kernel for that architecture: OUTPUT.img.kernel and OUTPUT.img.initrd
 # FILES is a folder that is copied over the system. The folder is OUTPUT, the disk OUTPUT.img.
-# KERNEL is the package of Debian's own kernel, such as linux-image-amd64. Without it the
-# system has no kernel. With it, OUTPUT.img.kernel and OUTPUT.img.initrd are what boots.
 set -eu
 
-suite=$1
+suite=${1%%-*}
 files=$2
 out=$3
-kernel=${4:-}
+packages=udev,kmod,iproute2,procps,e2fsprogs,apparmor,nftables,dmsetup,curl,ca-certificates,xz-utils
+case $1- in *-openrc-*) init=openrc packages=$packages,openrc,sysvinit-core,socat ;; *) init=systemd packages=$packages,systemd-sysv,dbus ;; esac
+case $1- in *-neighbours-*) packages=$packages,ufw,firewalld,docker.io,network-manager,systemd-resolved ;; esac
+case $1- in *-selinux-*) packages=$packages,selinux-basics,selinux-policy-default ;; esac
+case $1- in *-suites-*) packages=$packages,sqlite3,openssl,xfsprogs,fio,etcd-client,skopeo,nghttp2-client,nginx-light ;; esac
+own=$(dpkg --print-architecture)
+architecture=$own kernel=
+case $1 in *-stock-*)
+	architecture=${1##*-stock-}
+	kernel=linux-image-$architecture
+	[ "$architecture" != armhf ] || kernel=linux-image-armmp
+	packages=$packages,$kernel,initramfs-tools
+	;;
+esac
+skip=
+if [ "$architecture" != "$own" ]; then
+	skip=--skip=chroot/mount/sys
+	if [ -z "${KEDGE_FOREIGN:-}" ]; then
+		"$(dirname "$0")/need.sh" qemu-user-static arch-test
+		KEDGE_FOREIGN=yes exec "$(dirname "$0")/foreign.sh" "$0" "$@"
+	fi
+fi
 
 half=$out.half
 trap 'rm -rf "$half" "$half.img"' EXIT
 rm -rf "$half" "$half.img" "$out" "$out.img"
-mkdir -p "$half"
-packages=systemd-sysv,dbus,udev,kmod,iproute2,procps,e2fsprogs,apparmor,nftables,curl,ca-certificates,xz-utils
-[ -z "$kernel" ] || packages=$packages,$kernel,initramfs-tools
-if ! debootstrap --variant=minbase --include="$packages" "$suite" "$half" >"$out.log" 2>&1; then
+# shellcheck disable=SC2086 # a flag or none
+if ! mmdebstrap --mode=root $skip --architectures="$architecture" --dpkgopt=force-unsafe-io --variant=minbase --include="$packages" "$suite" "$half" >"$out.log" 2>&1; then
 	tail -n 20 "$out.log" >&2
 	exit 1
 fi
-rm -f "$half"/var/cache/apt/archives/*.deb "$half"/var/lib/apt/lists/*_*
 cp -r "$files/." "$half"
 echo machine >"$half/etc/hostname"
 printf '127.0.0.1 localhost\n::1 localhost\n127.0.1.1 machine\n' >"$half/etc/hosts"
 : >"$half/etc/resolv.conf"
 : >"$half/etc/fstab"
-# As Debian's installer does, so that the journal of a boot is there after the next one.
-mkdir -p "$half/var/log/journal"
-# Every machine gets its own at its first boot.
-: >"$half/etc/machine-id"
-# The address comes with the kernel's command line, as ip=.
-chroot "$half" systemctl -q enable shell.socket usr-lib-modules.mount systemd-networkd systemd-network-generator
-# Nobody looks at a terminal, and nothing outside is reachable.
-chroot "$half" systemctl -q mask getty@.service serial-getty@.service console-getty.service \
-	apt-daily.timer apt-daily-upgrade.timer systemd-networkd-wait-online.service
+# The address comes with the kernel's command line, as ip=. Nobody looks at a terminal, and
+# nothing outside is reachable.
+case $init in
+systemd)
+	# As Debian's installer does, so that the journal of a boot is there after the next one.
+	mkdir -p "$half/var/log/journal"
+	# Every machine gets its own at its first boot.
+	: >"$half/etc/machine-id"
+	chroot "$half" systemctl -q enable shell.socket usr-lib-modules.mount systemd-networkd systemd-network-generator
+	chroot "$half" systemctl -q mask getty@.service serial-getty@.service console-getty.service \
+		apt-daily.timer apt-daily-upgrade.timer systemd-networkd-wait-online.service
+	for service in ufw firewalld docker docker.socket containerd NetworkManager systemd-resolved nginx; do
+		chroot "$half" systemctl -q disable "$service" 2>/dev/null || true
+	done
+	;;
+openrc)
+	sed -i '/getty/d' "$half/etc/inittab"
+	cat >>"$half/etc/inittab" <<-'END'
+		net::bootwait:/usr/local/sbin/machine-network
+		shl:2345:respawn:/usr/bin/socat TCP-LISTEN:23,fork,reuseaddr EXEC:/bin/bash
+	END
+	sed -i 's/^#*rc_cgroup_mode=.*/rc_cgroup_mode="unified"/; s/^#*rc_logger=.*/rc_logger="YES"/' "$half/etc/rc.conf"
+	;;
+esac
 if [ -n "$kernel" ]; then
 	# The initrd was made on another kernel than it is for, so it has to be told its disk.
 	printf 'virtio_pci\nvirtio_mmio\nvirtio_blk\next4\n' >>"$half/etc/initramfs-tools/modules"
 	chroot "$half" update-initramfs -u >>"$out.log"
 	cp "$half"/boot/vmlinuz-* "$out.img.kernel"
 	cp "$half"/boot/initrd.img-* "$out.img.initrd"
+fi
+if [ -e "$half/etc/selinux/config" ]; then
+	sed -i 's/^SELINUX=.*/SELINUX=enforcing/' "$half/etc/selinux/config"
+	chroot "$half" setfiles -F /etc/selinux/default/contexts/files/file_contexts /
 fi
 truncate -s 8G "$half.img"
 mkfs.ext4 -q -d "$half" "$half.img"

@@ -16,6 +16,9 @@ type emulated struct{}
 // emulatedInterface is what the machine's kernel calls its first network interface with net.ifnames=0.
 const emulatedInterface = "eth0"
 
+// treeTag is what the machine calls the source tree that qemu gives it.
+const treeTag = "tree"
+
 // emulators are, for each architecture by Debian's name, the package and the command of the emulator, and
 // how the kernel calls its serial line.
 var emulators = map[string]struct {
@@ -30,7 +33,7 @@ var emulators = map[string]struct {
 func (k emulated) prepare(t *testing.T, l *life) {
 	t.Helper()
 	harness.Need(t, emulators[l.debianArchitecture()].pack, "qemu-utils")
-	l.base = file(t, l.suite+"-stock-"+l.debianArchitecture()+".img")
+	l.base = l.file(t, l.image())
 	l.link(t, emulatedInterface)
 	l.run(t, "qemu-img", "create", "-q", "-f", "qcow2", "-F", "raw", "-b", l.base, filepath.Join(l.folder, "changes"))
 }
@@ -43,8 +46,12 @@ func (k emulated) command(l *life) *harness.Cmd {
 		"-append", "root=/dev/vda rw net.ifnames=0 console="+emulator.console+" "+strings.Join(l.parameters, " "),
 		"-drive", "if=none,id=disk,cache=unsafe,file="+filepath.Join(l.folder, "changes"), "-device", "virtio-blk-pci,drive=disk",
 		"-netdev", "tap,id=net,script=no,downscript=no,ifname="+l.tap, "-device", "virtio-net-pci,netdev=net",
-		"-serial", "stdio", "-monitor", "none")
+		"-virtfs", "local,path="+l.tree+",mount_tag="+treeTag+",security_model=none", "-serial", "stdio", "-monitor", "none")
 	return l.host.Command(l.ctx, emulator.command[0], words...)
 }
 
 func (k emulated) booted(*testing.T, *life) {}
+
+func (k emulated) mount(*life) string {
+	return "mount -t 9p -o trans=virtio,version=9p2000.L,msize=1048576 " + treeTag + " " + sourceTree
+}

@@ -23,6 +23,8 @@ const (
 	shellPort = "23"
 	// patience limits how long the machine may take for anything. An emulated one is slow.
 	patience = 15 * time.Minute
+	// suitePatience limits how long the tests of one package may take.
+	suitePatience = 6 * time.Hour
 	// consoleTail is how much of the console is shown if a test fails, in bytes.
 	consoleTail = 6000
 )
@@ -35,15 +37,20 @@ type kind interface {
 	command(l *life) *harness.Cmd
 	// booted makes up for what the kind lacks, after each boot.
 	booted(t *testing.T, l *life)
+	// mount returns the command by which the machine mounts the source tree at sourceTree.
+	mount(l *life) string
 }
 
 // life is a machine from its first boot to the end of its test. Everything of it is in a host of the
 // harness, so that nothing of it outlives the test, however that ends.
 type life struct {
 	machine
-	host *harness.Host
+	network *harness.Network
+	host    *harness.Host
 	// folder has the machine's disk and its console. It is the same on the host and outside.
 	folder string
+	// tree is the source tree.
+	tree string
 	// address is the machine's, as seen from the host.
 	address string
 	// program is the kernel, and base the disk that all machines of the kind begin with.
@@ -63,17 +70,27 @@ type life struct {
 	containers string
 }
 
-// prepare makes a new machine.
-func (m machine) prepare(t *testing.T) *life {
+// firstName is the host name of a machine, if it has no other one.
+const firstName = "machine"
+
+// prepare makes a new machine on a network, with a host name.
+func (m machine) prepare(t *testing.T, network *harness.Network, hostname string) *life {
 	t.Helper()
-	host := harness.NewNetwork(t).NewHost(t, "machine")
-	l := &life{machine: m, host: host, folder: host.Scratch("machine"), ctx: context.Background()}
+	host := network.NewHost(t, hostname)
+	tree, err := harness.Repository()
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := &life{machine: m, network: network, host: host, folder: host.Scratch("machine"), tree: tree, ctx: context.Background()}
+	if hostname != firstName {
+		l.parameters = append(l.parameters, "systemd.hostname="+hostname)
+	}
 	m.kind.prepare(t, l)
 	t.Cleanup(func() {
 		if t.Failed() {
 			console, _ := os.ReadFile(l.console())
-			log, _ := l.try("journalctl -b -u kedge --no-pager -o cat -p warning -n 60; journalctl -b --no-pager -p warning -n 30 _TRANSPORT=journal _TRANSPORT=syslog _TRANSPORT=stdout")
-			t.Logf("the end of the console of %s:\n%s\nand of its journal:\n%s", m.name, console[max(0, len(console)-consoleTail):], log)
+			log, _ := l.try(l.init().log)
+			t.Logf("the end of the console of %s:\n%s\nand of its log:\n%s", m.name, console[max(0, len(console)-consoleTail):], log)
 		}
 	})
 	return l
@@ -110,9 +127,9 @@ func (l *life) start(t *testing.T) {
 			t.Fatalf("%s ended with %s:\n%s", l.name, l.running.ProcessState, console[max(0, len(console)-consoleTail):])
 		default:
 		}
-		state, err := l.try("systemctl is-system-running --wait")
+		state, err := l.try(l.init().booted)
 		if strings.TrimSpace(state) == "degraded" {
-			units, _ := l.try("systemctl --failed --no-legend --plain; journalctl -b -p err --no-pager | tail -n 20")
+			units, _ := l.try(l.init().why)
 			t.Fatalf("units of the new machine have failed:\n%s", units)
 		}
 		return err
@@ -142,11 +159,11 @@ func (l *life) runs() bool {
 // reboot reboots the machine in order, and waits until it has booted again.
 func (l *life) reboot(t *testing.T) {
 	t.Helper()
-	l.sh(t, "systemctl reboot --no-block")
+	l.sh(t, l.init().reboot)
 	select {
 	case <-l.ended:
 	case <-time.After(patience):
-		t.Fatalf("%s did not end within %s after systemctl reboot", l.name, patience)
+		t.Fatalf("%s did not end within %s after it was asked to reboot", l.name, patience)
 	}
 	l.start(t)
 }
@@ -229,20 +246,16 @@ func (l *life) send(script string, data []byte) (answer string, err error) {
 }
 
 // file returns the path of a file below build/machines, which make makes if it is not there.
-func file(t *testing.T, name string) string {
+func (l *life) file(t *testing.T, name string) string {
 	t.Helper()
-	repository, err := harness.Repository()
-	if err != nil {
-		t.Fatal(err)
-	}
 	path := filepath.Join("build/machines", name)
-	command := exec.Command("make", "-C", repository, path)
+	command := exec.Command("make", "-C", l.tree, path)
 	// A make that runs this test has set these variables. They would give its options to the make below.
 	command.Env = append(os.Environ(), "MAKEFLAGS=", "MFLAGS=", "MAKELEVEL=")
 	if output, err := command.CombinedOutput(); err != nil {
 		t.Fatalf("make %s: %v\n%s", path, err, output)
 	}
-	return filepath.Join(repository, path)
+	return filepath.Join(l.tree, path)
 }
 
 // run runs a program on the machine's host, which must succeed.

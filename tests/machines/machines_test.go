@@ -37,6 +37,12 @@ type machine struct {
 	architecture string
 	// memory is in MiB, or 0 for that of this machine.
 	memory int
+	// openrc is true if OpenRC starts the services, and not systemd.
+	openrc bool
+	// pair is true if another machine of the same kind joins the first as an agent.
+	pair bool
+	// neighbours is true if the system has firewalls and other programs that change the network.
+	neighbours bool
 	// daily is true for machines that run without being named.
 	daily bool
 }
@@ -47,6 +53,12 @@ var machines = []machine{
 	{name: "nspawn-v1", kind: nspawn{unified: "no"}, suite: "bookworm", system: "Debian GNU/Linux 12", cgroup: "v1"},
 	{name: "nspawn-bare", kind: nspawn{unified: "yes"}, suite: "bookworm", system: "Debian GNU/Linux 12", cgroup: "bare", daily: true},
 	{name: "debian-12", kind: userMode{source: "6.1"}, suite: "bookworm", system: "Debian GNU/Linux 12", kernel: "6.1.", cgroup: "v2", security: "apparmor", memory: 3072, daily: true},
+	{name: "neighbours", kind: userMode{source: "6.1"}, suite: "bookworm", system: "Debian GNU/Linux 12", kernel: "6.1.", cgroup: "v2", security: "apparmor", memory: 3072, neighbours: true},
+	{name: "openrc", kind: userMode{source: "6.1"}, suite: "bookworm", system: "Debian GNU/Linux 12", kernel: "6.1.", cgroup: "v2", memory: 3072, openrc: true},
+	{name: "pair", kind: userMode{source: "6.1"}, suite: "bookworm", system: "Debian GNU/Linux 12", kernel: "6.1.", cgroup: "v2", security: "apparmor", memory: 3072, pair: true},
+	{name: "small", kind: userMode{source: "6.1"}, suite: "bookworm", system: "Debian GNU/Linux 12", kernel: "6.1.", cgroup: "v2", security: "apparmor", memory: 512},
+	{name: "small-1024", kind: userMode{source: "6.1"}, suite: "bookworm", system: "Debian GNU/Linux 12", kernel: "6.1.", cgroup: "v2", security: "apparmor", memory: 1024},
+	{name: "selinux", kind: userMode{source: "6.1"}, suite: "bookworm", system: "Debian GNU/Linux 12", kernel: "6.1.", cgroup: "v2", security: "selinux", memory: 3072},
 	// Debian's kernel for user mode has nf_tables without the family inet.
 	{name: "no-inet", kind: userMode{}, suite: "bookworm", system: "Debian GNU/Linux 12", kernel: "6.1.", cgroup: "v2", security: "apparmor", memory: 3072},
 	{name: "debian-12-stock", kind: emulated{}, suite: "bookworm", system: "Debian GNU/Linux 12", kernel: "6.1.", cgroup: "v2", security: "apparmor", memory: 4096},
@@ -83,11 +95,13 @@ func chosen(t *testing.T) []machine {
 // failed one that later ones need ends the machine's life. In the end live writes the machine's row
 // into docs/requirements.md: it names the scenarios that passed, and those that failed.
 func (m machine) live(t *testing.T) {
-	l := m.prepare(t)
+	l := m.prepare(t, harness.NewNetwork(t), firstName)
 	l.start(t)
 	result := shown{system: l.sh(t, ". /etc/os-release; echo $PRETTY_NAME"), kernel: l.sh(t, "uname -r"), version: releases.Version(t)}
-	defer func() { l.record(t, result) }()
-	for _, s := range scenarios {
+	if len(suites()) == 0 {
+		defer func() { l.record(t, result) }()
+	}
+	for _, s := range toRun() {
 		switch {
 		case !s.fits(m):
 		case t.Run(s.name, func(t *testing.T) { s.run(t, l) }):
@@ -132,4 +146,25 @@ func (m machine) debianArchitecture() string {
 		return "armhf"
 	}
 	return runtime.GOARCH
+}
+
+// image returns the name of the disk with the machine's system. The words in it tell what the system has.
+func (m machine) image() string {
+	name := m.suite
+	if m.openrc {
+		name += "-openrc"
+	}
+	if m.security == "selinux" {
+		name += "-selinux"
+	}
+	if m.neighbours {
+		name += "-neighbours"
+	}
+	if len(suites()) > 0 {
+		name += "-suites"
+	}
+	if _, stock := m.kind.(emulated); stock {
+		name += "-stock-" + m.debianArchitecture()
+	}
+	return name + ".img"
 }

@@ -35,7 +35,7 @@ func (k nspawn) prepare(t *testing.T, l *life) {
 	t.Helper()
 	harness.Need(t, "systemd-container")
 	// Overlays cannot be stacked as kedge would need it, so it is a copy.
-	system := strings.TrimSuffix(file(t, l.suite+".img"), ".img")
+	system := strings.TrimSuffix(l.file(t, l.image()), ".img")
 	l.run(t, "cp", "-a", system, filepath.Join(l.folder, "root"))
 	l.address = "127.0.0.1"
 }
@@ -45,7 +45,7 @@ func (k nspawn) command(l *life) *harness.Cmd {
 	script := `for folder in /sys/fs/cgroup/*/; do echo $$ >"$folder$0/cgroup.procs" || exit; done; exec "$@"`
 	words := []string{"-c", script, l.host.Cgroup(), "systemd-nspawn", "--directory=" + filepath.Join(l.folder, "root"),
 		"--keep-unit", "--register=no", "--machine=machine", "--console=pipe", "--capability=all", "--link-journal=no",
-		"--system-call-filter=@keyring bpf @mount", "--kill-signal=SIGRTMIN+3", "/bin/sh", "-c", first}
+		"--bind=" + l.tree + ":" + sourceTree, "--system-call-filter=@keyring bpf @mount", "--kill-signal=SIGRTMIN+3", "/bin/sh", "-c", first}
 	cmd := l.host.Command(l.ctx, "/bin/sh", words...)
 	cmd.Env = append(cmd.Env, "SYSTEMD_NSPAWN_API_VFS_WRITABLE=yes")
 	if k.unified != "" {
@@ -55,3 +55,6 @@ func (k nspawn) command(l *life) *harness.Cmd {
 }
 
 func (k nspawn) booted(*testing.T, *life) {}
+
+// mount has nothing to do: the source tree is bound into the machine.
+func (k nspawn) mount(*life) string { return "true" }

@@ -29,11 +29,29 @@ type scenario struct {
 var scenarios = []scenario{
 	{"machine", everywhere, isAsInTable, true},
 	{"refused", withoutControllers, checkRefuses, false},
+	{"without-inet", ofDebian, refusesWithoutInet, false},
 	{"install", withControllers, install, true},
 	{"pods", withControllers, runPods, true},
-	{"slices", withVersion2, podsInSlices, false},
+	{"journal", withSystemd, journal, false},
+	{"slices", func(m machine) bool { return withSystemd(m) && withVersion2(m) }, podsInSlices, false},
 	{"memory", withControllers, limitsMemory, false},
+	{"limits", withVersion2, limits, false},
+	{"measures", onLarge, measures, false},
 	{"killed-for-memory", withControllers, killsForMemory, false},
+	{"kedge-killed-last", withVersion2, killedLast, false},
+	{"kubelet-settings", onLarge, kubeletSettings, false},
+	{"profiles", withVersion2, confines, false},
+	{"own-users", withVersion2, userNamespaces, false},
+	{"privileges", withControllers, privileges, false},
+	{"network", withOwnKernel, changesNetwork, false},
+	{"address", withOwnKernel, changesAddress, false},
+	{"clock", withOwnKernel, changesClock, false},
+	{"pair", inPairs, pairs, false},
+	{"firewalls", withNeighbours, passesFirewalls, false},
+	{"neighbours", withNeighbours, livesBeside, false},
+	{"without-modules", ofDebian, missesFeatures, false},
+	{"small", onSmall, lives, false},
+	{"disk", onLarge, losesDisk, false},
 	{"restart", withControllers, restart, false},
 	{"stop", withControllers, stop, false},
 	{"kill", withControllers, kill, false},
@@ -47,6 +65,9 @@ func everywhere(machine) bool           { return true }
 func withControllers(m machine) bool    { return m.cgroup != "bare" }
 func withoutControllers(m machine) bool { return m.cgroup == "bare" }
 func withVersion2(m machine) bool       { return m.cgroup == "v2" }
+func withSystemd(m machine) bool        { return !m.openrc && withControllers(m) }
+func inPairs(m machine) bool            { return m.pair }
+func withNeighbours(m machine) bool     { return m.neighbours }
 
 //go:embed state.sh
 var stateScript string
@@ -57,7 +78,7 @@ var pods string
 // isAsInTable compares the machine with its row of the table.
 func isAsInTable(t *testing.T, l *life) {
 	for _, fact := range []struct{ what, command, want string }{
-		{"first process", "cat /proc/1/comm", "systemd"},
+		{"first process", "cat /proc/1/comm", l.init().process},
 		{"system", ". /etc/os-release; echo $PRETTY_NAME", l.system},
 		{"kernel", "uname -r", l.kernel},
 		{"architecture", "uname -m", l.architecture},
@@ -94,20 +115,6 @@ func checkRefuses(t *testing.T, l *life) {
 
 // install installs an older version of kedge.
 func install(t *testing.T, l *life) {
-	repository, err := harness.Repository()
-	if err != nil {
-		t.Fatal(err)
-	}
-	images := map[string][]byte{}
-	for _, build := range []func(string) (string, error){image.Busybox, image.Testserver} {
-		archive, err := build(repository)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if images[filepath.Base(archive)], err = os.ReadFile(archive); err != nil {
-			t.Fatal(err)
-		}
-	}
 	program := l.kedge(t)
 	l.version = releases.Version(t)
 	old, oldVersion := releases.Older(t, program, l.version)
@@ -116,30 +123,46 @@ func install(t *testing.T, l *life) {
 	l.writeRelease(t, "/opt/broken", releases.Script("v9.9.9+broken", "server) exit 3 ;;"))
 	l.sh(t, "sync; rm -rf /tmp/*")
 	l.before = l.sh(t, stateScript)
-	for name, data := range images {
-		l.write(t, "/var/lib/kedge/agent/images/"+name, 0o644, data)
-	}
-
-	if output, err := l.try("gzip -dc /opt/new/kedge-*.gz >/opt/kedge && chmod 755 /opt/kedge && /opt/kedge check-config; status=$?; rm /opt/kedge; exit $status"); err != nil {
+	l.writeImages(t)
+	if output, err := l.try("gzip -dc /opt/new/kedge-*.gz >/opt/kedge && chmod 755 /opt/kedge && /opt/kedge check-config "+l.flags()+"; status=$?; rm /opt/kedge; exit $status"); err != nil {
 		t.Errorf("check-config refuses the machine: %v\n%s", err, output)
 	}
 	began := time.Now()
-	wants(t, l.sh(t, "INSTALL_KEDGE_TIMEOUT=900 sh /opt/old/install.sh"), oldVersion+" is ready")
+	wants(t, l.sh(t, "INSTALL_KEDGE_TIMEOUT=900 INSTALL_KEDGE_EXEC='server "+l.flags()+"' sh /opt/old/install.sh"), oldVersion+" is ready")
 	l.ready(t)
 	t.Logf("ready after %s", time.Since(began).Round(time.Second))
-	for command, want := range map[string]string{
-		"systemctl is-active kedge":                 "active",
-		"systemctl is-enabled kedge":                "enabled",
-		"systemctl show -p Type --value kedge":      "notify",
-		"systemctl show -p NRestarts --value kedge": "0",
-	} {
+	for command, want := range l.init().installed {
 		if got := l.sh(t, command); got != want {
 			t.Errorf("%s: %s, want %s", command, got, want)
 		}
 	}
 	wants(t, l.sh(t, "kedge status"), "kedge "+oldVersion+" on node machine")
-	if l.cgroup == "v2" {
+	if l.cgroup == "v2" && l.init() == systemd {
 		wants(t, l.sh(t, "cat /var/lib/kedge/agent/etc/containerd/config.toml"), "SystemdCgroup = true")
+	}
+}
+
+// flags are those that kedge needs on the machine.
+func (m machine) flags() string {
+	if ofDebian(m) {
+		return "--kube-proxy-arg=proxy-mode=iptables"
+	}
+	return ""
+}
+
+// writeImages writes the images of the test's pods where kedge imports them.
+func (l *life) writeImages(t *testing.T) {
+	t.Helper()
+	for _, build := range []func(string) (string, error){image.Busybox, image.Testserver} {
+		archive, err := build(l.tree)
+		if err != nil {
+			t.Fatal(err)
+		}
+		data, err := os.ReadFile(archive)
+		if err != nil {
+			t.Fatal(err)
+		}
+		l.write(t, "/var/lib/kedge/agent/images/"+filepath.Base(archive), 0o644, data)
 	}
 }
 
@@ -217,7 +240,7 @@ const memoryLimit = "67108864"
 func limitsMemory(t *testing.T, l *life) {
 	find := "find /sys/fs/cgroup -path '*'$(kedge kubectl get pod -l app=keeper -o jsonpath='{.items[0].status.containerStatuses[0].containerID}' | sed 's|.*//||')'*' "
 	find += map[bool]string{true: "-name memory.max", false: "-name memory.limit_in_bytes"}[l.cgroup == "v2"]
-	for _, before := range []string{"true", "systemctl daemon-reload"} {
+	for _, before := range []string{"true", "! type systemctl || systemctl daemon-reload"} {
 		l.sh(t, before)
 		if got := l.sh(t, "cat $("+find+" | sort | head -n 1)"); got != memoryLimit {
 			t.Errorf("after %s the limit of the container's memory is %q, want %s", before, got, memoryLimit)
@@ -252,7 +275,7 @@ spec:
 
 // restart restarts the service while pods run.
 func restart(t *testing.T, l *life) {
-	l.sh(t, "systemctl restart kedge")
+	l.restartKedge(t)
 	l.ready(t)
 	l.answers(t)
 	l.sameContainers(t)
@@ -261,20 +284,19 @@ func restart(t *testing.T, l *life) {
 // stop stops the service. Its pods go on.
 func stop(t *testing.T, l *life) {
 	address := l.sh(t, "kedge kubectl get pods -l app=web -o jsonpath='{.items[0].status.podIP}'")
-	l.sh(t, "systemctl stop kedge")
-	if state, _ := l.try("systemctl is-active kedge"); strings.TrimSpace(state) != "inactive" {
-		t.Errorf("the unit is %s after systemctl stop", state)
-	}
+	l.sh(t, l.init().stop)
+	l.stopped(t)
 	wants(t, l.sh(t, "curl -sS -m 30 http://"+address+":8080"), "web-")
-	l.sh(t, "systemctl start kedge")
+	l.sh(t, l.init().start)
 	l.ready(t)
 	l.sameContainers(t)
 }
 
-// kill kills kedge. systemd starts it again.
+// kill kills kedge. The init system starts it again.
 func kill(t *testing.T, l *life) {
-	l.sh(t, "kill -KILL $(systemctl show -p MainPID --value kedge)")
-	l.eventually(t, `[ "$(systemctl show -p NRestarts --value kedge)" = 1 ] && systemctl is-active kedge`)
+	before := l.pid(t)
+	l.sh(t, "kill -KILL "+before)
+	l.eventually(t, "now=$("+l.init().pid+") && [ $now != 0 ] && [ $now != "+before+" ] && "+l.init().state)
 	l.ready(t)
 	l.answers(t)
 	l.sameContainers(t)

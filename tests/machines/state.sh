@@ -14,9 +14,13 @@ find /sys/fs/cgroup -type d | grep -E 'kube|kedge|cri-' | sort
 echo "# packet filters"
 nft list ruleset
 echo "# units"
+if type systemctl >/dev/null 2>&1; then
 systemctl list-units --all --no-legend --plain 'kube*' 'cri*' 'kedge*'
 systemctl --failed --no-legend --plain
 systemd-inhibit --list --no-legend 2>/dev/null | grep -i kube
+else
+rc-status --all --servicelist
+fi
 echo "# loop devices"
 # A container sees those of the whole machine.
 [ "$(systemd-detect-virt)" = systemd-nspawn ] || losetup -l --noheadings -O BACK-FILE

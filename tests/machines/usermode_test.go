@@ -25,9 +25,9 @@ func (k userMode) prepare(t *testing.T, l *life) {
 		harness.Need(t, "user-mode-linux")
 		l.program = "/usr/bin/linux.uml"
 	} else {
-		l.program = file(t, "linux-"+k.source)
+		l.program = l.file(t, "linux-"+k.source)
 	}
-	l.base = file(t, l.suite+".img")
+	l.base = l.file(t, l.image())
 	l.link(t, userInterface)
 	if l.security != "" {
 		l.parameters = append(l.parameters, "security="+l.security, l.security+"=1")
@@ -55,4 +55,8 @@ func (k userMode) command(l *life) *harness.Cmd {
 func (k userMode) booted(t *testing.T, l *life) {
 	t.Helper()
 	l.sh(t, `grep -q "cpu MHz" /proc/cpuinfo || { sed 's/^vendor_id.*/&\ncpu MHz\t\t: 2000.000/' /proc/cpuinfo >/run/cpuinfo && mount --bind /run/cpuinfo /proc/cpuinfo; }`)
+}
+
+func (k userMode) mount(l *life) string {
+	return "mount -t hostfs -o " + l.tree + " none " + sourceTree
 }

@@ -70,14 +70,26 @@ func TestserverProgram(repository string) string {
 
 // Testserver builds an image with only tests/images/testserver.
 func Testserver(repository string) (archive string, err error) {
-	binary := TestserverProgram(repository)
-	build := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w", "-o", binary, "./tests/images/testserver")
+	if err := buildProgram(repository, "./tests/images/testserver", TestserverProgram(repository)); err != nil {
+		return "", err
+	}
+	return testserver(repository, TestserverName)
+}
+
+// buildProgram builds a package of Go without cgo. A machine without Go (tests/machines) uses what was built elsewhere.
+func buildProgram(repository, goPackage, binary string) error {
+	if _, err := exec.LookPath("go"); err != nil {
+		if _, missing := os.Stat(binary); missing == nil {
+			return nil
+		}
+	}
+	build := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w", "-o", binary, goPackage)
 	build.Dir = repository
 	build.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=")
 	if output, err := build.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("build testserver: %w: %s", err, output)
+		return fmt.Errorf("build %s: %w: %s", goPackage, err, output)
 	}
-	return testserver(repository, TestserverName)
+	return nil
 }
 
 // StandIn builds an image with testserver under the name of an image of somebody
@@ -137,11 +149,8 @@ func write(repository, name string, config ocispec.ImageConfig, files []ociimage
 // the program is its entry point.
 func Program(repository, goPackage, name string) (archive string, err error) {
 	binary := filepath.Join(repository, "build", "test-images", filepath.Base(goPackage))
-	build := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w", "-o", binary, goPackage)
-	build.Dir = repository
-	build.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=")
-	if output, err := build.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("build %s: %w: %s", goPackage, err, output)
+	if err := buildProgram(repository, goPackage, binary); err != nil {
+		return "", err
 	}
 	data, err := os.ReadFile(binary)
 	if err != nil {

@@ -1,0 +1,101 @@
+package machines
+
+import (
+	"strings"
+	"testing"
+)
+
+// confinement is what a pod asks for, and what its process must say of itself.
+var confinement = []struct{ name, spec, want string }{
+	{"seccomp-default", "securityContext: {seccompProfile: {type: RuntimeDefault}}", "Seccomp:\t2"},
+	{"seccomp-unconfined", "securityContext: {seccompProfile: {type: Unconfined}}", "Seccomp:\t0"},
+	{"seccomp-localhost", "securityContext: {seccompProfile: {type: Localhost, localhostProfile: machine.json}}", "Seccomp:\t2"},
+}
+
+// underAppArmor is the same for a machine with AppArmor.
+var underAppArmor = []struct{ name, spec, want string }{
+	{"apparmor-unsaid", "", "cri-containerd.apparmor.d (enforce)"},
+	{"apparmor-default", "securityContext: {appArmorProfile: {type: RuntimeDefault}}", "cri-containerd.apparmor.d (enforce)"},
+	{"apparmor-unconfined", "securityContext: {appArmorProfile: {type: Unconfined}}", "unconfined"},
+	{"apparmor-localhost", "securityContext: {appArmorProfile: {type: Localhost, localhostProfile: machine}}", "machine (enforce)"},
+}
+
+// profiles makes a profile of seccomp that refuses mkdir, and one of AppArmor that refuses to write below /tmp.
+const profiles = `
+mkdir -p /var/lib/kubelet/seccomp
+echo '{"defaultAction": "SCMP_ACT_ALLOW", "syscalls": [{"names": ["mkdir", "mkdirat"], "action": "SCMP_ACT_ERRNO"}]}' >/var/lib/kubelet/seccomp/machine.json
+! type apparmor_parser || apparmor_parser -r <<'END'
+profile machine flags=(attach_disconnected) { file, network, capability, deny /tmp/** w, }
+END
+`
+
+// confines wants the profiles of pods to be those of their processes, and to hold.
+func confines(t *testing.T, l *life) {
+	l.sh(t, profiles)
+	defer l.sh(t, "rm -r /var/lib/kubelet/seccomp; ! type apparmor_parser || echo 'profile machine {}' | apparmor_parser -R")
+	rows := confinement
+	if l.security == "apparmor" {
+		rows = append(rows[:len(rows):len(rows)], underAppArmor...)
+	}
+	for _, row := range rows {
+		t.Run(row.name, func(t *testing.T) {
+			output := once{name: row.name, spec: row.spec, script: "grep Seccomp: /proc/self/status; cat /proc/self/attr/current 2>/dev/null; mkdir /made; mkdir -p /tmp; touch /tmp/made; true"}.output(t, l)
+			wants(t, output, row.want)
+			if refused := strings.Contains(output, "can't create directory '/made'"); refused != (row.name == "seccomp-localhost") {
+				t.Errorf("mkdir is refused: %v\n%s", refused, output)
+			}
+			if refused := strings.Contains(output, "touch: /tmp/made: Permission denied"); refused != (row.name == "apparmor-localhost") {
+				t.Errorf("touch is refused: %v\n%s", refused, output)
+			}
+		})
+	}
+	t.Run("unknown-profile", func(t *testing.T) {
+		pod := once{name: "unknown-profile", spec: "securityContext: {seccompProfile: {type: Localhost, localhostProfile: absent.json}}", script: "true"}
+		pod.start(t, l)
+		defer pod.remove(t, l)
+		l.eventually(t, "kedge kubectl describe pod unknown-profile | grep absent.json")
+	})
+}
+
+// userNamespaces runs a pod whose root is nobody on the machine, with volumes.
+func userNamespaces(t *testing.T, l *life) {
+	output := once{
+		name:      "own-users",
+		spec:      "hostUsers: false\n  volumes: [{name: scratch, emptyDir: {}}, {name: settings, configMap: {name: kube-root-ca.crt}}]",
+		container: "volumeMounts: [{name: scratch, mountPath: /scratch}, {name: settings, mountPath: /settings}]",
+		script:    "cat /proc/self/uid_map; id -u; touch /scratch/file && stat -c %u /scratch/file /settings/ca.crt",
+	}.output(t, l)
+	fields := strings.Fields(output)
+	if len(fields) != 6 || fields[0] != "0" || fields[1] == "0" || fields[2] != "65536" || strings.Join(fields[3:], " ") != "0 0 0" {
+		t.Errorf("a pod with users of its own says:\n%s\nwant a map of 65536 users that begins at 0, and files of user 0", output)
+	}
+}
+
+// privileges wants a privileged pod to mount, a pod to have its safe sysctl, and one with an unsafe sysctl
+// to be refused.
+func privileges(t *testing.T, l *life) {
+	wants(t, once{name: "privileged", container: "securityContext: {privileged: true}",
+		script: "mkdir /m && mount -t tmpfs none /m && echo mounted"}.output(t, l), "mounted")
+	wants(t, once{name: "sysctl", spec: `securityContext: {sysctls: [{name: net.ipv4.ip_local_port_range, value: "20000 30000"}]}`,
+		script: "cat /proc/sys/net/ipv4/ip_local_port_range"}.output(t, l), "20000\t30000")
+	unsafe := once{name: "unsafe-sysctl", spec: `securityContext: {sysctls: [{name: kernel.msgmax, value: "65536"}]}`, script: "true"}
+	unsafe.start(t, l)
+	defer unsafe.remove(t, l)
+	if phase := unsafe.ended(t, l); phase != "Failed" || unsafe.get(t, l, ".reason") != "SysctlForbidden" {
+		t.Errorf("a pod with an unsafe sysctl is %s: %s", phase, unsafe.get(t, l, ""))
+	}
+}
+
+// journal wants the unit's status to say that kedge is ready, and the journal to have the priorities of
+// kedge's lines, none of them an error.
+func journal(t *testing.T, l *life) {
+	wants(t, l.sh(t, "systemctl show -p StatusText --value kedge"), "ready")
+	if errors := l.sh(t, "journalctl -b -u kedge -p err -o cat --no-pager _TRANSPORT=stdout"); errors != "" {
+		t.Errorf("kedge has logged errors:\n%s", errors)
+	}
+	counts := l.sh(t, `journalctl -b -u kedge _TRANSPORT=stdout -o json --output-fields=PRIORITY --no-pager | grep -o '"PRIORITY":"[0-9]"' | sort | uniq -c`)
+	wants(t, counts, `"PRIORITY":"6"`)
+	if mixed := l.sh(t, "journalctl -b -u kedge _TRANSPORT=stdout PRIORITY=6 -o cat --no-pager | grep -E '^level=(warning|error)' || true"); mixed != "" {
+		t.Errorf("lines of a higher level have the priority of information:\n%s", mixed)
+	}
+}
