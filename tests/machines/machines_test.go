@@ -115,7 +115,7 @@ func (m machine) live(t *testing.T) {
 	}
 }
 
-// TestTable wants each machine to have its own name, and each scenario a machine of every day.
+// TestTable wants each machine to have its own name, and each scenario a machine.
 func TestTable(t *testing.T) {
 	var names []string
 	for _, m := range machines {
@@ -126,8 +126,8 @@ func TestTable(t *testing.T) {
 		t.Errorf("two machines have one name: %v", names)
 	}
 	for _, s := range scenarios {
-		if !slices.ContainsFunc(machines, func(m machine) bool { return m.daily && s.fits(m) }) {
-			t.Errorf("no machine of every day runs the scenario %s", s.name)
+		if !slices.ContainsFunc(machines, func(m machine) bool { return s.fits(m) }) {
+			t.Errorf("no machine runs the scenario %s", s.name)
 		}
 	}
 }

@@ -124,7 +124,7 @@ func install(t *testing.T, l *life) {
 	l.sh(t, "sync; rm -rf /tmp/*")
 	l.before = l.sh(t, stateScript)
 	l.writeImages(t)
-	if output, err := l.try("gzip -dc /opt/new/kedge-*.gz >/opt/kedge && chmod 755 /opt/kedge && /opt/kedge check-config "+l.flags()+"; status=$?; rm /opt/kedge; exit $status"); err != nil {
+	if output, err := l.try("gzip -dc /opt/new/kedge-*.gz >/opt/kedge && chmod 755 /opt/kedge && /opt/kedge check-config " + l.flags() + "; status=$?; rm /opt/kedge; exit $status"); err != nil {
 		t.Errorf("check-config refuses the machine: %v\n%s", err, output)
 	}
 	began := time.Now()
