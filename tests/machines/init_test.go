@@ -72,7 +72,7 @@ func (m machine) init() *initSystem {
 	return systemd
 }
 
-// service makes kedge's service start, stop or restart.
+// restartKedge restarts kedge's service.
 func (l *life) restartKedge(t *testing.T) {
 	t.Helper()
 	l.sh(t, l.init().restart)
