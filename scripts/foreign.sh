@@ -1,13 +1,15 @@
 #!/bin/sh
 # Runs a command as root of a user namespace in which programs of other architectures run,
-# by qemu's emulation of one program. Nothing outside the namespace changes.
+# by qemu's emulation of one program. Nothing outside the namespace changes. It needs Linux 6.7,
+# which lets a user namespace have registrations of its own.
 #
 #   foreign.sh COMMAND...
 set -eu
 
 # The registrations of Debian's package qemu-user-static.
 # shellcheck disable=SC2016 # expanded inside
-inside='read -r _ <"$0"
+inside='set -e
+read -r _ <"$0"
 rm "$0"
 mount -t proc proc /proc
 mount -t binfmt_misc binfmt_misc /proc/sys/fs/binfmt_misc

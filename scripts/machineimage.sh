@@ -1,6 +1,6 @@
 #!/bin/sh
-# Makes the system of a test machine: a folder with a Debian whose first process is systemd,
-# and a disk with the same contents. It takes three minutes of processor time.
+# Makes the system of a test machine: a folder with a Debian, and a disk with the same contents.
+# It takes three minutes of processor time.
 #
 #   machineimage.sh NAME FILES OUTPUT
 #

@@ -45,7 +45,7 @@ func changesNetwork(t *testing.T, l *life) {
 	}
 }
 
-// works waits until kedge is ready, and wants a new pod to start, and Services and DNS to answer.
+// works waits until kedge is ready. Then it starts a new pod, and waits until a Service answers by its name.
 func (l *life) works(t *testing.T) {
 	t.Helper()
 	l.ready(t)
@@ -77,7 +77,8 @@ func gatewayOf(l *life) string { return fmt.Sprintf("198.18.0.%d", 100+l.host.Ad
 // changesClock sets the clock a year ahead and back while kedge runs, and starts kedge with a clock that is
 // years behind, as that of a machine without a battery is.
 func changesClock(t *testing.T, l *life) {
-	// What the clock says is set by how much it differs from the right time.
+	// set sets the clock to the right time plus a number of days. The right time follows from the time at the beginning
+	// and from how long the machine has been up since then.
 	set := func(days int) {
 		t.Helper()
 		l.sh(t, fmt.Sprintf("date -s @$(($(cut -d . -f 1 /run/clock/began) + $(cut -d . -f 1 /proc/uptime) - $(cut -d . -f 1 /run/clock/uptime) + %d * 86400))", days))

@@ -1,5 +1,5 @@
-// Package machines runs kedge on whole machines, as its users have them: with systemd as the first
-// process, with a kernel and a distribution of their own. A table has the machines, and another one
+// Package machines runs kedge on whole machines, as its users have them: with a first process such as systemd,
+// with a kernel and a distribution of their own. A table has the machines, and another one
 // what is shown on them. README.md says how to run it. `make machines` does.
 package machines
 

@@ -59,19 +59,22 @@ kind: KubeletConfiguration
 podPidsLimit: 64
 memorySwap: {swapBehavior: LimitedSwap}
 evictionPressureTransitionPeriod: 10s
-evictionHard: {memory.available: 30%%, nodefs.available: 5%%}
+evictionHard: {memory.available: 30%, nodefs.available: 5%}
 `
 
 // kubeletSettings gives the kubelet a configuration that its node needs more than the default for: swap,
 // processes and eviction are shown with it.
 func kubeletSettings(t *testing.T, l *life) {
-	l.sh(t, `mkdir -p /etc/kedge/kubelet && cat >/etc/kedge/kubelet/test.conf <<'END'`+strings.ReplaceAll(kubelet, "%%", "%")+`END
+	l.sh(t, `mkdir -p /etc/kedge/kubelet && cat >/etc/kedge/kubelet/test.conf <<'END'`+kubelet+`END
 		cp /etc/kedge/config.yaml /etc/kedge/config.yaml.before 2>/dev/null
 		printf 'kubelet-arg: [config-dir=/etc/kedge/kubelet]\n' >>/etc/kedge/config.yaml
 		fallocate -l 256M /swap && chmod 600 /swap && mkswap /swap && swapon /swap`)
-	defer l.sh(t, `swapoff /swap; rm -r /swap /etc/kedge/kubelet /etc/kedge/config.yaml
-		[ ! -e /etc/kedge/config.yaml.before ] || mv /etc/kedge/config.yaml.before /etc/kedge/config.yaml
-		systemctl restart kedge`)
+	defer func() {
+		l.sh(t, `swapoff /swap; rm -r /swap /etc/kedge/kubelet /etc/kedge/config.yaml
+			[ ! -e /etc/kedge/config.yaml.before ] || mv /etc/kedge/config.yaml.before /etc/kedge/config.yaml`)
+		l.restartKedge(t)
+		l.ready(t)
+	}()
 	l.restartKedge(t)
 	l.ready(t)
 	t.Run("processes", func(t *testing.T) {

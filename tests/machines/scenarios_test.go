@@ -43,15 +43,15 @@ var scenarios = []scenario{
 	{"profiles", withVersion2, confines, false},
 	{"own-users", withVersion2, userNamespaces, false},
 	{"privileges", withControllers, privileges, false},
-	{"network", withOwnKernel, changesNetwork, false},
-	{"address", withOwnKernel, changesAddress, false},
+	{"network", withNetworkd, changesNetwork, false},
+	{"address", withNetworkd, changesAddress, false},
 	{"clock", withOwnKernel, changesClock, false},
 	{"pair", inPairs, pairs, false},
 	{"firewalls", withNeighbours, passesFirewalls, false},
 	{"neighbours", withNeighbours, livesBeside, false},
 	{"without-modules", ofDebian, missesFeatures, false},
 	{"small", onSmall, lives, false},
-	{"disk", onLarge, losesDisk, false},
+	{"disk", withJournal, losesDisk, false},
 	{"restart", withControllers, restart, false},
 	{"stop", withControllers, stop, false},
 	{"kill", withControllers, kill, false},
@@ -67,6 +67,8 @@ func withoutControllers(m machine) bool { return m.cgroup == "bare" }
 func withVersion2(m machine) bool       { return m.cgroup == "v2" }
 func withSystemd(m machine) bool        { return !m.openrc && withControllers(m) }
 func inPairs(m machine) bool            { return m.pair }
+func withNetworkd(m machine) bool       { return withSystemd(m) && withOwnKernel(m) }
+func withJournal(m machine) bool        { return withSystemd(m) && onLarge(m) }
 func withNeighbours(m machine) bool     { return m.neighbours }
 
 //go:embed state.sh

@@ -71,8 +71,8 @@ func userNamespaces(t *testing.T, l *life) {
 	}
 }
 
-// privileges wants a privileged pod to mount, a pod to have its safe sysctl, and one with an unsafe sysctl
-// to be refused.
+// privileges runs three pods. A privileged pod must be able to mount. A pod with a safe sysctl must have its value. The
+// node must refuse a pod with an unsafe sysctl.
 func privileges(t *testing.T, l *life) {
 	wants(t, once{name: "privileged", container: "securityContext: {privileged: true}",
 		script: "mkdir /m && mount -t tmpfs none /m && echo mounted"}.output(t, l), "mounted")

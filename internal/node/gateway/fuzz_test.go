@@ -46,8 +46,8 @@ func FuzzListener(f *testing.F) {
 	})
 }
 
-// askFor asks for any host, and returns the status and the body of the answer. The status is 0 if there is
-// none: the listener wants a certificate, or the request has no form that the protocol allows.
+// askFor asks for any host, and returns the status and the body of the answer. If there is no answer, the status is 0.
+// Then the listener wants a certificate, or the protocol does not allow such a request.
 func askFor(c *tls.Conn, protocol, host string) (status int, body string, err error) {
 	if protocol == "h2" {
 		status, body, err = testutil.RawHTTP2(c, ":method", "GET", ":scheme", "https", ":path", "/", ":authority", host)

@@ -79,16 +79,22 @@ func (b *both) wantNoHTTP(version, serverName string) {
 	}
 }
 
+// protect adds a listener for all hosts, and listeners for secure.example.com and the names below it. The latter want
+// a certificate of known.
+func (b *both) protect(known *routing.Certificate) {
+	b.add(routing.Listener{Protocol: routing.HTTPS})
+	b.add(routing.Listener{Protocol: routing.HTTPS, Hostname: "secure.example.com", ClientAuthorities: known.Chain})
+	b.add(routing.Listener{Protocol: routing.HTTPS, Hostname: "*.secure.example.com", ClientAuthorities: known.Chain})
+	b.apply()
+}
+
 // TestNamesInDisguise shakes hands with names that are no DNS names, or that somebody has written in
 // another way, and asks for the host whose clients need a certificate.
 func TestNamesInDisguise(t *testing.T) {
 	testutil.CheckLeaks(t)
 	b := newBoth(t)
 	known := selfSigned(t, "known")
-	b.add(routing.Listener{Protocol: routing.HTTPS})
-	b.add(routing.Listener{Protocol: routing.HTTPS, Hostname: "secure.example.com", ClientAuthorities: known.Chain})
-	b.add(routing.Listener{Protocol: routing.HTTPS, Hostname: "*.secure.example.com", ClientAuthorities: known.Chain})
-	b.apply()
+	b.protect(known)
 	long := strings.Repeat("a.", 120)
 	for _, version := range versions {
 		for _, serverName := range []string{
@@ -164,10 +170,7 @@ func TestNamesWithDots(t *testing.T) {
 	testutil.CheckLeaks(t)
 	b := newBoth(t)
 	known := selfSigned(t, "known")
-	b.add(routing.Listener{Protocol: routing.HTTPS})
-	b.add(routing.Listener{Protocol: routing.HTTPS, Hostname: "secure.example.com", ClientAuthorities: known.Chain})
-	b.add(routing.Listener{Protocol: routing.HTTPS, Hostname: "*.secure.example.com", ClientAuthorities: known.Chain})
-	b.apply()
+	b.protect(known)
 	for serverName, owner := range map[string]string{
 		"secure.example.com.": "https secure.example.com", "SECURE.example.com.": "https secure.example.com", "secure.example.com..": "", "secure.example.com:443.": "",
 		"a.secure.example.com.": "https *.secure.example.com", "..........": "",
@@ -196,9 +199,7 @@ func TestLongestNames(t *testing.T) {
 	testutil.CheckLeaks(t)
 	b := newBoth(t)
 	known := selfSigned(t, "known")
-	b.add(routing.Listener{Protocol: routing.HTTPS})
-	b.add(routing.Listener{Protocol: routing.HTTPS, Hostname: "*.secure.example.com", ClientAuthorities: known.Chain})
-	b.apply()
+	b.protect(known)
 	label := strings.Repeat("a", 63)
 	tooLong := strings.Join([]string{label, label, label, label[:43], "secure.example.com"}, ".")
 	if len(tooLong) != 254 {

@@ -216,9 +216,9 @@ func triesAsNode(c *cluster.Cluster, thief *attacker) {
 	}
 }
 
-// closedByPod is a webhook for everything, which a pod of a Deployment on the server's node answers. The
-// arguments are its certificate and key, in base64.
-const closedByPod = `
+// webhookPod is the server of a webhook: a pod of a Deployment on the server's node, behind a Service. The arguments
+// are its certificate and key, in base64.
+const webhookPod = `
 apiVersion: v1
 kind: Secret
 metadata: {name: hook}
@@ -247,18 +247,6 @@ spec:
         args: [webhook, /tls/tls.crt, /tls/tls.key]
         volumeMounts: [{name: tls, mountPath: /tls}]
         readinessProbe: {tcpSocket: {port: 8443}, periodSeconds: 1}
----
-apiVersion: admissionregistration.k8s.io/v1
-kind: ValidatingWebhookConfiguration
-metadata: {name: closed}
-webhooks:
-- name: closed.example.com
-  failurePolicy: Fail
-  sideEffects: None
-  admissionReviewVersions: [v1]
-  clientConfig: {caBundle: %[1]s, service: {namespace: default, name: hook, path: /validate}}
-  rules:
-  - {apiGroups: ["*"], apiVersions: ["*"], operations: ["*"], resources: ["*/*"], scope: "*"}
 `
 
 // TestFailClosedByPod has a webhook for everything whose backend is a pod on the node of the only server. The
@@ -270,10 +258,9 @@ func TestFailClosedByPod(t *testing.T) {
 	agent := c.Join(network, "agent-1")
 	certificate, key := cluster.Certificate(t, "hook.default.svc")
 	encode := base64.StdEncoding.EncodeToString
-	objects, webhook, _ := strings.Cut(fmt.Sprintf(closedByPod, encode(certificate), encode(key)), "---\napiVersion: admissionregistration")
-	c.Apply(objects)
+	c.Apply(fmt.Sprintf(webhookPod, encode(certificate), encode(key)))
 	c.Kubectl("rollout", "status", "deployment/hook", "--timeout="+cluster.Patience.String())
-	c.Apply("apiVersion: admissionregistration" + webhook)
+	c.Apply(cluster.ClosedWebhook("{caBundle: " + encode(certificate) + ", service: {namespace: default, name: hook, path: /validate}}"))
 	works := func() {
 		t.Helper()
 		c.Eventually("the webhook to decide", func() error {

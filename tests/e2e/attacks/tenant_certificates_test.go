@@ -60,8 +60,8 @@ metadata: {name: own}
 spec: {parentRefs: [{name: own}], rules: [{backendRefs: [{name: web, port: 80}]}]}
 `
 
-// TestTenantACME has a user with all rights in one namespace who wants an authority to certify the host of an older
-// Ingress of another namespace. The authority certifies whatever answers its questions.
+// TestTenantACME plays a user with all rights in one namespace. The user asks kedge for a certificate. Its host
+// belongs to an older Ingress of another namespace. The authority certifies each host that answers its questions.
 func TestTenantACME(t *testing.T) {
 	harness.Require(t)
 	network := harness.NewNetwork(t)

@@ -39,7 +39,7 @@ func TestLargeObjects(t *testing.T) {
 	refused := func() {
 		t.Helper()
 		if err := create("too-large", 2_200_000); err == nil || !strings.Contains(err.Error(), "2097152") {
-			t.Errorf("an object of 2.2 MB: %v, want an error with the limit", err)
+			t.Errorf("create an object of 2.2 MB: got the error %v, want one that names the limit", err)
 		}
 	}
 	c.Eventually("the kind to be served", func() error { return create("large", 1_800_000) })

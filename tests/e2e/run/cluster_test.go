@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/kedge-dev/kedge/tests/harness"
+	"github.com/kedge-dev/kedge/tests/harness/cluster"
 	"github.com/kedge-dev/kedge/tests/harness/image"
 )
 
@@ -114,19 +115,7 @@ func TestCluster(t *testing.T) {
 func (m machine) refuseAll(name string) {
 	m.Helper()
 	file := filepath.Join(m.Scratch("manifests"), "closed.yaml")
-	err := os.WriteFile(file, []byte(`
-apiVersion: admissionregistration.k8s.io/v1
-kind: ValidatingWebhookConfiguration
-metadata: {name: closed}
-webhooks:
-- name: closed.example.com
-  failurePolicy: Fail
-  sideEffects: None
-  admissionReviewVersions: [v1]
-  clientConfig: {service: {namespace: default, name: hook, path: /}}
-  rules:
-  - {apiGroups: ["*"], apiVersions: ["*"], operations: ["*"], resources: ["*/*"], scope: "*"}
-`), 0o600)
+	err := os.WriteFile(file, []byte(cluster.ClosedWebhook("{service: {namespace: default, name: hook, path: /}}")), 0o600)
 	if err != nil {
 		m.Fatal(err)
 	}

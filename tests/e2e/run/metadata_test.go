@@ -11,8 +11,8 @@ import (
 	"github.com/kedge-dev/kedge/tests/harness/image"
 )
 
-// TestMetadata lets a pod and root of a node ask for the credentials of the machine, which the clouds give to
-// whoever asks from there at these addresses. Addresses beside them answer.
+// TestMetadata lets a pod, and a pod in the network of its node, ask at the addresses where clouds give a machine its
+// credentials. These addresses must not answer. The addresses next to them must answer.
 func TestMetadata(t *testing.T) {
 	m := newMachine(t)
 	archive := m.testserver()
@@ -57,7 +57,7 @@ func TestMetadata(t *testing.T) {
 			_, rest, found := strings.Cut(s.output.String(), start)
 			said, _, _ := strings.Cut(rest, "\n")
 			if !found || strings.Contains(said, "hostname=") != want {
-				t.Errorf("%s%q, want an answer: %t", start, said, want)
+				t.Errorf("%sgot %q. Is an answer wanted: %t", start, said, want)
 			}
 		}
 	}
