@@ -8,6 +8,12 @@
 // As long as there is no Gateway and no Ingress, the component waits for a line of the stream
 // and does nothing else.
 //
+// # Starting
+//
+// The component is ready when its sockets are open and the node has said so. Who restarts one node
+// after the other, as an upgrade of the cluster does, waits for that. So the node that stops next
+// finds one that takes its clients over.
+//
 // # Stopping
 //
 // First the node says no more that it listens, so that no new clients come. If other nodes
@@ -39,6 +45,9 @@ import (
 const Name = "gateway-node"
 
 const (
+	// servePatience is how long the component may take to be ready. A server that has
+	// disabled the gateway since the node started tells it nothing.
+	servePatience = 30 * time.Second
 	// leavePatience is how long a node that stops tries to say so.
 	leavePatience = 5 * time.Second
 	// After a failure to report, the next attempt follows after firstRetry. The wait doubles
@@ -99,8 +108,7 @@ func (g *gateway) podCIDRs() []string {
 // Name implements component.Component.
 func (*gateway) Name() string { return Name }
 
-// Run implements component.Component. It is ready at once. When it returns, the node serves
-// nothing any more.
+// Run implements component.Component. When it returns, the node serves nothing any more.
 func (g *gateway) Run(ctx context.Context, ready func()) error {
 	if g.cfg.Routes == nil {
 		ready()
@@ -133,13 +141,21 @@ func (g *gateway) Run(ctx context.Context, ready func()) error {
 		return fmt.Errorf("follow nodes: %w", err)
 	}
 	factory.StartWithContext(open)
-	ready()
+	late := time.AfterFunc(servePatience, ready)
+	defer late.Stop()
 
 	var following sync.WaitGroup
+	told := make(chan struct{})
+	tell := sync.OnceFunc(func() { close(told) })
 	// It returns only when open ends.
-	following.Go(func() { _ = g.cfg.Routes(open, g.serving.apply) })
+	following.Go(func() {
+		_ = g.cfg.Routes(open, func(update routing.Update) error {
+			defer tell()
+			return g.serving.apply(update)
+		})
+	})
 	if cache.WaitFor(ctx, "", handler.HasSyncedChecker()) {
-		g.keepReporting(ctx)
+		g.keepReporting(ctx, told, ready)
 	}
 	g.leave(open)
 	end()
@@ -148,8 +164,9 @@ func (g *gateway) Run(ctx context.Context, ready func()) error {
 	return nil
 }
 
-// keepReporting says on the Node which sockets are open, until ctx ends.
-func (g *gateway) keepReporting(ctx context.Context) {
+// keepReporting says on the Node which sockets are open, until ctx ends. It calls ready when told is
+// closed and the Node says it.
+func (g *gateway) keepReporting(ctx context.Context, told <-chan struct{}, ready func()) {
 	retry, warned := firstRetry, ""
 	for {
 		select {
@@ -170,10 +187,15 @@ func (g *gateway) keepReporting(ctx context.Context) {
 			again, retry = time.After(retry), min(2*retry, lastRetry)
 		default:
 			retry, warned = firstRetry, ""
+			if told == nil {
+				ready()
+			}
 		}
 		select {
 		case <-ctx.Done():
 			return
+		case <-told:
+			told = nil // what follows looks at what is open now
 		case <-g.changes:
 		case <-again:
 		}

@@ -40,6 +40,8 @@ type rig struct {
 	parts *parts
 	// fault is what patches of nodes fail with.
 	fault error
+	// ready is closed when the component is ready.
+	ready chan struct{}
 }
 
 // parts are fakes of both parts. Each socket of the state is open, except port 1.
@@ -106,7 +108,7 @@ func run(t *testing.T, do func(r *rig), objects ...runtime.Object) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
-		r := &rig{T: t, api: fake.NewClientset(objects...), updates: make(chan routing.Update), said: logrustest.NewLocal(logrus.New())}
+		r := &rig{T: t, api: fake.NewClientset(objects...), updates: make(chan routing.Update), ready: make(chan struct{}), said: logrustest.NewLocal(logrus.New())}
 		r.api.PrependReactor("patch", "nodes", func(action clienttesting.Action) (bool, runtime.Object, error) {
 			patch := action.(clienttesting.PatchAction)
 			if action.GetSubresource() != "status" || patch.GetName() != "a" {
@@ -147,7 +149,7 @@ func run(t *testing.T, do func(r *rig), objects ...runtime.Object) {
 		r.said = logrustest.NewLocal(logger)
 		component.api, component.log = r.api, logrus.NewEntry(logger)
 		ended := make(chan error, 1)
-		go func() { ended <- component.Run(ctx, func() {}) }()
+		go func() { ended <- component.Run(ctx, sync.OnceFunc(func() { close(r.ready) })) }()
 		r.stop = sync.OnceFunc(func() {
 			cancel()
 			if err := <-ended; err != nil {
@@ -264,6 +266,49 @@ func TestServing(t *testing.T) {
 		r.send(sockets(false, map[string]uint16{"s": 8081}))
 		r.want(`make, serve 0 routes, open 1 sockets, report "8081/tcp"`, "8081/tcp")
 	}, aNode("a", ""), aNode("b", ""))
+}
+
+// TestReady: the component is ready when other nodes know that its sockets are open.
+func TestReady(t *testing.T) {
+	wantReady := func(r *rig, want bool) {
+		r.Helper()
+		select {
+		case <-r.ready:
+			if !want {
+				r.Error("the component is ready too early")
+			}
+		default:
+			if want {
+				r.Error("the component is not ready")
+			}
+		}
+	}
+	t.Run("with sockets", func(t *testing.T) {
+		run(t, func(r *rig) {
+			r.breakDown(errors.New("no answer"))
+			wantReady(r, false)
+			r.send(sockets(true, map[string]uint16{"s": 8080}))
+			wantReady(r, false)
+			r.breakDown(nil)
+			time.Sleep(2 * firstRetry)
+			wantReady(r, true)
+		}, aNode("a", ""))
+	})
+	t.Run("without sockets", func(t *testing.T) {
+		run(t, func(r *rig) {
+			wantReady(r, false)
+			r.send(sockets(true, nil))
+			wantReady(r, true)
+		}, aNode("a", ""))
+	})
+	t.Run("without a word from a server", func(t *testing.T) {
+		run(t, func(r *rig) {
+			time.Sleep(servePatience / 2)
+			wantReady(r, false)
+			time.Sleep(servePatience / 2)
+			wantReady(r, true)
+		}, aNode("a", ""))
+	})
 }
 
 // TestLeaving stops nodes with and without others that listen.

@@ -23,9 +23,9 @@ type Requests interface {
 
 // Sockets listens. It is *sockets.Sockets, or a fake in tests.
 type Sockets interface {
-	// Set changes which sockets there are. It may be called before Run.
+	// Set changes which sockets there are. They are open when it returns. It may be called before Run.
 	Set(state *routing.State)
-	// Run keeps the sockets open until ctx ends. It returns when they and all of their
+	// Run waits until ctx ends, and closes the sockets. It returns when they and all of their
 	// connections are closed. It is called once.
 	Run(ctx context.Context)
 	// Drain asks clients to connect elsewhere. The sockets stay open.

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kedge-dev/kedge/tests/harness"
 	"github.com/kedge-dev/kedge/tests/harness/cluster"
 	"github.com/kedge-dev/kedge/tests/harness/load"
 )
@@ -77,11 +78,11 @@ spec:
 		}},
 		{"a node that restarts kedge", func() {
 			w.agent.Restart()
-			w.agent.WaitReady()
+			w.wantWell(w.agent.Host)
 		}},
 		{"the other node that restarts kedge", func() {
 			w.Server.Restart()
-			w.Server.WaitReady()
+			w.wantWell(w.Server.Host)
 		}},
 	} {
 		loads := start()
@@ -92,6 +93,17 @@ spec:
 			l.Stop(fmt.Sprintf("%s, %s", change.what, []string{"HTTP/1.1", "new connections", "new connections with TLS", "HTTP/2"}[i]))
 		}
 	}
+}
+
+// wantWell waits until `kedge status` on a host says that everything is ready.
+func (w *world) wantWell(host *harness.Host) {
+	w.Helper()
+	w.Eventually("kedge to be ready on "+host.Name, func() error {
+		if output, err := host.Kedge(w.Context(), "status").CombinedOutput(); err != nil {
+			return fmt.Errorf("%w: %s", err, output)
+		}
+		return nil
+	})
 }
 
 // certificates makes certificates of one authority.

@@ -77,7 +77,7 @@ type Sockets struct {
 	noticed atomic.Int64
 
 	mu           sync.Mutex
-	running      bool
+	closed       bool
 	draining     bool
 	open         map[key]*entry
 	failed       map[key]string // the last message about each
@@ -121,7 +121,7 @@ type socket interface {
 	end(grace, patience time.Duration)
 }
 
-// New returns Sockets that listen once Run and Set were called.
+// New returns Sockets that listen once Set was called. Run closes them.
 func New(cfg Config) *Sockets {
 	if cfg.MaxConnections <= 0 {
 		memory, _ := host.Memory() // or zero, as on the smallest host
@@ -150,14 +150,14 @@ func New(cfg Config) *Sockets {
 	return s
 }
 
-// Set makes state what is served. While Run runs, the sockets of the state are open when Set
-// returns, except those that cannot be opened.
+// Set makes state what is served. The sockets of the state are open when Set returns, except those
+// that cannot be opened.
 func (s *Sockets) Set(state *routing.State) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	old := s.state.Swap(state)
 	s.backends.keep(state)
-	if !s.running {
+	if s.closed {
 		return
 	}
 	if sameSettings(old, state) {
@@ -176,17 +176,13 @@ func sameSettings(a, b *routing.State) bool {
 	return maps.Equal(a.Sockets, b.Sockets) && maps.Equal(a.Routes, b.Routes) && maps.Equal(a.Certificates, b.Certificates)
 }
 
-// Run keeps the sockets open until ctx ends. Then it closes them and all idle connections at
+// Run waits until ctx ends. Then it closes the sockets and all idle connections at
 // once. It returns when requests and streams have ended, at the latest after Config.Patience.
 // Who wants clients to go elsewhere before that calls Drain and waits. It runs at most once.
 func (s *Sockets) Run(ctx context.Context) {
-	s.mu.Lock()
-	s.running = true
-	s.reconcile()
-	s.mu.Unlock()
 	<-ctx.Done()
 	s.mu.Lock()
-	s.running = false
+	s.closed = true
 	if s.retry != nil {
 		s.retry.Stop()
 	}
@@ -291,7 +287,7 @@ func (s *Sockets) reconcile() {
 func (s *Sockets) tryAgain() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.running {
+	if !s.closed {
 		s.reconcile()
 	}
 }

@@ -102,11 +102,6 @@ func newWorld(t *testing.T, change func(*Sockets)) *world {
 		<-done
 	}
 	t.Cleanup(w.stop)
-	eventually(t, "run", func() bool {
-		w.sockets.mu.Lock()
-		defer w.sockets.mu.Unlock()
-		return w.sockets.running
-	})
 	return w
 }
 
