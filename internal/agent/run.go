@@ -75,6 +75,7 @@ func Run(ctx context.Context, cfg *config.Config, process *Process, local *local
 	if err := dir.MakeAgent(); err != nil {
 		return err
 	}
+	WarnRenamed(dir, name)
 	clock := pki.NewClock(dir.ClockFile())
 	clock.Settle(ctx)
 	servers := serverlb.New(serverlb.Config{Server: cfg.Agent.Address(), NodeName: name, File: dir.Servers()})

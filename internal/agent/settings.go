@@ -11,6 +11,7 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/config"
 	"github.com/kedge-dev/kedge/internal/base/datadir"
 	"github.com/kedge-dev/kedge/internal/base/host"
+	"github.com/kedge-dev/kedge/internal/cluster/pki"
 )
 
 // hasIPv6 tells whether pods have IPv6 addresses.
@@ -33,6 +34,15 @@ func HostResolvConf(settings config.Node) string {
 		return settings.ResolvConf
 	}
 	return "/etc/resolv.conf"
+}
+
+// WarnRenamed warns if this host was another node the last time, for example because a DHCP server has
+// given it another name.
+func WarnRenamed(dir datadir.Dir, name string) {
+	if former := pki.FormerNode(dir); former != "" && former != name {
+		logrus.WithField("component", "node").Warnf("This host was node %[1]s the last time, and is node %[2]s now. Local volumes and pods stay with node %[1]s. "+
+			"To be node %[1]s again, set `node-name: %[1]s` and restart kedge. Otherwise run `kubectl delete node %[1]s`", former, name)
+	}
 }
 
 // searchDomains returns a component that warns of search domains of the host that break names

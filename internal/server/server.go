@@ -87,6 +87,7 @@ func Run(ctx context.Context, cfg *config.Config, process *agent.Process, local 
 	if err := choice.Resume(ctx, cfg, dir); err != nil {
 		return err
 	}
+	agent.WarnRenamed(dir, node.Name)
 	if err := pki.TakeAuthorities(dir, time.Now()); err != nil {
 		return err
 	}

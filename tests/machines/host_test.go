@@ -114,6 +114,21 @@ func changesClock(t *testing.T, l *life) {
 	})
 }
 
+// changesName gives the host another name. It is another node then, and kedge warns of that.
+func changesName(t *testing.T, l *life) {
+	name := func(name string) {
+		l.sh(t, "hostnamectl hostname "+name)
+		l.restartKedge(t)
+		l.eventually(t, "kedge status --local && kedge kubectl wait --for=condition=Ready --timeout=1s node/"+name)
+	}
+	name("renamed")
+	wants(t, l.sh(t, "journalctl -b -u kedge -o cat --no-pager -p warning"), "This host was node machine the last time")
+	name("machine")
+	l.sh(t, "kedge kubectl delete node renamed")
+	l.works(t)
+	l.containers = l.ids(t)
+}
+
 // firewalls are those of the distribution: how each is turned on and off.
 var firewalls = []struct{ name, on, off string }{
 	{"ufw", "ufw allow 23/tcp && ufw --force enable", "ufw --force disable && ufw --force reset"},

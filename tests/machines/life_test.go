@@ -64,8 +64,8 @@ type life struct {
 	ended   chan struct{}
 	// before is the state of the machine before anything was installed.
 	before string
-	// version is that of the kedge under test.
-	version string
+	// version is that of the kedge under test, and planned the one that it gets by a Plan before.
+	version, planned string
 	// containers are those of the pods that must not be started again.
 	containers string
 }

@@ -43,8 +43,11 @@ var scenarios = []scenario{
 	{"profiles", withVersion2, confines, false},
 	{"own-users", withVersion2, userNamespaces, false},
 	{"privileges", withControllers, privileges, false},
+	{"devices", withVersion2, pluggedDevices, false},
+	{"huge-pages", onStock, hugePages, false},
 	{"network", withNetworkd, changesNetwork, false},
 	{"address", withNetworkd, changesAddress, false},
+	{"name", withNetworkd, changesName, false},
 	{"clock", withOwnKernel, changesClock, false},
 	{"pair", inPairs, pairs, false},
 	{"firewalls", withNeighbours, passesFirewalls, false},
@@ -55,6 +58,7 @@ var scenarios = []scenario{
 	{"restart", withControllers, restart, false},
 	{"stop", withControllers, stop, false},
 	{"kill", withControllers, kill, false},
+	{"plan", withControllers, plan, false},
 	{"upgrade", withControllers, upgrade, false},
 	{"reboot", withControllers, reboot, false},
 	{"power-cut", withControllers, powerCut, false},
@@ -70,6 +74,7 @@ func inPairs(m machine) bool            { return m.pair }
 func withNetworkd(m machine) bool       { return withSystemd(m) && withOwnKernel(m) }
 func withJournal(m machine) bool        { return withSystemd(m) && onLarge(m) }
 func withNeighbours(m machine) bool     { return m.neighbours }
+func onStock(m machine) bool            { _, stock := m.kind.(emulated); return stock }
 
 //go:embed state.sh
 var stateScript string
@@ -120,6 +125,10 @@ func install(t *testing.T, l *life) {
 	program := l.kedge(t)
 	l.version = releases.Version(t)
 	old, oldVersion := releases.Older(t, program, l.version)
+	planned, plannedVersion := releases.Numbered(t, program, l.version, 2)
+	l.planned = plannedVersion
+	l.write(t, "/opt/planned", 0o755, planned)
+	l.write(t, "/opt/planned-broken", 0o755, releases.Script("v9.9.9+broken", "server) exit 3 ;;"))
 	l.writeRelease(t, "/opt/old", old)
 	l.writeRelease(t, "/opt/new", program)
 	l.writeRelease(t, "/opt/broken", releases.Script("v9.9.9+broken", "server) exit 3 ;;"))
@@ -155,7 +164,7 @@ func (m machine) flags() string {
 // writeImages writes the images of the test's pods where kedge imports them.
 func (l *life) writeImages(t *testing.T) {
 	t.Helper()
-	for _, build := range []func(string) (string, error){image.Busybox, image.Testserver} {
+	for _, build := range []func(string) (string, error){image.Busybox, image.Testserver, image.Plugin} {
 		archive, err := build(l.tree)
 		if err != nil {
 			t.Fatal(err)
@@ -302,6 +311,22 @@ func kill(t *testing.T, l *life) {
 	l.ready(t)
 	l.answers(t)
 	l.sameContainers(t)
+}
+
+// plan upgrades the node by a Plan: to a broken version, which must change nothing, and to a good one.
+func plan(t *testing.T, l *life) {
+	before := l.sh(t, "kedge --version")
+	output, err := l.try("timeout 800 kedge upgrade --file /opt/planned-broken")
+	if err == nil || !strings.Contains(output, "v9.9.9+broken") {
+		t.Errorf("a broken version was not refused: %v\n%s", err, output)
+	}
+	l.ready(t)
+	wants(t, l.sh(t, "kedge --version"), before)
+	l.sameContainers(t)
+	l.sh(t, "timeout 800 kedge upgrade --file /opt/planned")
+	l.ready(t)
+	l.sameContainers(t)
+	wants(t, l.sh(t, "kedge status"), "kedge "+l.planned+" on node machine")
 }
 
 // upgrade installs a broken version, which must change nothing, and a good one.

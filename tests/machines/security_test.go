@@ -57,16 +57,30 @@ func confines(t *testing.T, l *life) {
 	})
 }
 
-// userNamespaces runs a pod whose root is nobody on the machine, with volumes.
+// ownClaim is the claim of the pod of userNamespaces.
+const ownClaim = `
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {name: own-users}
+spec:
+  accessModes: [ReadWriteOnce]
+  resources: {requests: {storage: 32Mi}}
+`
+
+// userNamespaces runs a pod whose root is nobody on the machine, with volumes of three kinds. Their files
+// belong to its root.
 func userNamespaces(t *testing.T, l *life) {
+	l.apply(t, ownClaim)
+	defer l.sh(t, "kedge kubectl delete persistentvolumeclaim own-users")
 	output := once{
-		name:      "own-users",
-		spec:      "hostUsers: false\n  volumes: [{name: scratch, emptyDir: {}}, {name: settings, configMap: {name: kube-root-ca.crt}}]",
-		container: "volumeMounts: [{name: scratch, mountPath: /scratch}, {name: settings, mountPath: /settings}]",
-		script:    "cat /proc/self/uid_map; id -u; touch /scratch/file && stat -c %u /scratch/file /settings/ca.crt",
+		name: "own-users",
+		spec: "hostUsers: false\n  volumes: [{name: scratch, emptyDir: {}}, {name: settings, configMap: {name: kube-root-ca.crt}}, " +
+			"{name: kept, persistentVolumeClaim: {claimName: own-users}}]",
+		container: "volumeMounts: [{name: scratch, mountPath: /scratch}, {name: settings, mountPath: /settings}, {name: kept, mountPath: /kept}]",
+		script:    "cat /proc/self/uid_map; id -u; touch /scratch/file /kept/file && stat -c %u /scratch/file /settings/ca.crt /kept/file",
 	}.output(t, l)
 	fields := strings.Fields(output)
-	if len(fields) != 6 || fields[0] != "0" || fields[1] == "0" || fields[2] != "65536" || strings.Join(fields[3:], " ") != "0 0 0" {
+	if len(fields) != 7 || fields[0] != "0" || fields[1] == "0" || fields[2] != "65536" || strings.Join(fields[3:], " ") != "0 0 0 0" {
 		t.Errorf("a pod with users of its own says:\n%s\nwant a map of 65536 users that begins at 0, and files of user 0", output)
 	}
 }

@@ -7,12 +7,14 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/validation"
 
+	"github.com/kedge-dev/kedge/internal/base/datadir"
 	"github.com/kedge-dev/kedge/internal/base/gateways"
 	"github.com/kedge-dev/kedge/internal/base/servicelb"
 )
@@ -62,6 +64,17 @@ func RegistrationOf(subject pkix.Name) (node, uid string, ok bool) {
 		node, ok = strings.TrimPrefix(subject.CommonName, NodeUser("")), true
 	}
 	return node, uid, ok
+}
+
+// FormerNode returns the name of the node that this host was the last time, by the certificate that is
+// left of it. It is empty on a new host.
+func FormerNode(dir datadir.Dir) string {
+	certs, err := readCertificates(filepath.Join(dir.AgentTLS(), "client-kubelet.crt"))
+	if err != nil {
+		return ""
+	}
+	node, _, _ := RegistrationOf(certs[0].Subject)
+	return node
 }
 
 // NodeCertificate is one of the certificates that a joined node has.

@@ -13,6 +13,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/kedge-dev/kedge/internal/base/datadir"
 )
 
 // join makes a server sign the certificates of a node called edge.
@@ -93,6 +95,25 @@ func TestNodeJoins(t *testing.T) {
 
 // TestNodeReplacesKeys replaces the keys, with and without a kill -9 between certificates
 // and keys.
+// TestFormerNode finds the name of the node that a host was, as a server and as an agent.
+func TestFormerNode(t *testing.T) {
+	o := options(t)
+	dir := options(t).Dir
+	for _, dir := range []datadir.Dir{o.Dir, dir} {
+		if name := FormerNode(dir); name != "" {
+			t.Errorf("a new host was node %s", name)
+		}
+	}
+	s := ensure(t, o)
+	join(t, s, NewNode(dir, "edge", nil), addresses("192.0.2.9"))
+	if name := FormerNode(o.Dir); name != o.NodeName {
+		t.Errorf("the server was node %q", name)
+	}
+	if name := FormerNode(dir); name != "edge" {
+		t.Errorf("the agent was node %q", name)
+	}
+}
+
 func TestNodeReplacesKeys(t *testing.T) {
 	s := ensure(t, options(t))
 	dir, ips := options(t).Dir, addresses("192.0.2.9")

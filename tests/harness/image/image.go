@@ -22,6 +22,7 @@ const (
 	TestserverName = "kedge.test/testserver:1"
 	PostgreSQLName = "kedge.test/postgresql:1"
 	FioName        = "kedge.test/fio:1"
+	PluginName     = "kedge.test/deviceplugin:1"
 )
 
 // withBusybox is the configuration of an image that has busybox.
@@ -74,6 +75,11 @@ func Testserver(repository string) (archive string, err error) {
 		return "", err
 	}
 	return testserver(repository, TestserverName)
+}
+
+// Plugin builds an image with only tests/images/deviceplugin.
+func Plugin(repository string) (archive string, err error) {
+	return Program(repository, "./tests/images/deviceplugin", PluginName)
 }
 
 // buildProgram builds a package of Go without cgo. A machine without Go (tests/machines) uses what was built elsewhere.

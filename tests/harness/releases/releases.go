@@ -61,13 +61,19 @@ func Script(version, lines string) []byte {
 }
 
 // Older returns the executable under test with another version, that of the first build of kedge.
-// It replaces the version everywhere the linker has written it.
 func Older(t testing.TB, program []byte, version string) (changed []byte, as string) {
 	t.Helper()
+	return Numbered(t, program, version, 1)
+}
+
+// Numbered returns the executable under test with the version of another build of kedge. It replaces the
+// version everywhere the linker has written it.
+func Numbered(t testing.TB, program []byte, version string, build int) (changed []byte, as string) {
+	t.Helper()
 	number := version[strings.LastIndex(version, ".")+1:]
-	as = strings.TrimSuffix(version, number) + strings.Repeat("0", len(number)-1) + "1"
-	if as == version || bytes.Count(program, []byte(version)) == 0 {
-		t.Fatalf("cannot make an older version of %s", version)
+	as = fmt.Sprintf("%s%0*d", strings.TrimSuffix(version, number), len(number), build)
+	if len(as) != len(version) || as == version || bytes.Count(program, []byte(version)) == 0 {
+		t.Fatalf("cannot make %s of %s", as, version)
 	}
 	return bytes.ReplaceAll(program, []byte(version), []byte(as)), as
 }

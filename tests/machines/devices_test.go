@@ -1,0 +1,65 @@
+package machines
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/kedge-dev/kedge/tests/harness/image"
+)
+
+// pluginObject is the DaemonSet of a device plugin.
+const pluginObject = `
+apiVersion: apps/v1
+kind: DaemonSet
+metadata: {name: plugin}
+spec:
+  selector: {matchLabels: {app: plugin}}
+  template:
+    metadata: {labels: {app: plugin}}
+    spec:
+      terminationGracePeriodSeconds: 1
+      containers:
+      - name: main
+        image: %s
+        volumeMounts: [{name: sockets, mountPath: /var/lib/kubelet/device-plugins}]
+      volumes: [{name: sockets, hostPath: {path: /var/lib/kubelet/device-plugins}}]
+`
+
+// pluggedDevices gives a pod a device of a device plugin, before and after a restart of kedge.
+func pluggedDevices(t *testing.T, l *life) {
+	l.apply(t, fmt.Sprintf(pluginObject, image.PluginName))
+	defer l.sh(t, "kedge kubectl delete daemonset plugin")
+	for _, when := range []string{"at-first", "after-a-restart"} {
+		t.Run(when, func(t *testing.T) {
+			if when == "after-a-restart" {
+				l.restartKedge(t)
+				l.ready(t)
+			}
+			l.eventually(t, `[ "$(kedge kubectl get node machine -o jsonpath='{.status.allocatable.kedge\.test/null}')" = 2 ]`)
+			output := once{name: "with-device", container: "resources: {limits: {kedge.test/null: 1}}",
+				script: "echo $KEDGE_DEVICES; echo nothing >/dev/kedge-null && echo written"}.output(t, l)
+			if first, rest, _ := strings.Cut(output, "\n"); first != "first" && first != "second" || rest != "written" {
+				t.Errorf("a pod with a device says:\n%s", output)
+			}
+		})
+	}
+}
+
+// hugePages gives a pod huge pages. The kubelet counts those of the machine when it starts.
+func hugePages(t *testing.T, l *life) {
+	l.sh(t, "echo 8 >/proc/sys/vm/nr_hugepages")
+	l.restartKedge(t)
+	l.ready(t)
+	defer func() {
+		l.sh(t, "echo 0 >/proc/sys/vm/nr_hugepages")
+		l.restartKedge(t)
+		l.ready(t)
+	}()
+	l.eventually(t, `[ "$(kedge kubectl get node machine -o jsonpath='{.status.allocatable.hugepages-2Mi}')" = 16Mi ]`)
+	output := once{name: "huge", container: "resources: {limits: {hugepages-2Mi: 4Mi, memory: 64Mi, cpu: 100m}}",
+		script: "cat /sys/fs/cgroup/hugetlb.2MB.max"}.output(t, l)
+	if output != "4194304" {
+		t.Errorf("the pod may have %q bytes of huge pages, want 4194304", output)
+	}
+}
