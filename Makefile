@@ -251,6 +251,15 @@ $(MACHINES)/linux-%: scripts/userkernel.sh tests/machines/kernel.config scripts/
 	@scripts/need.sh gcc libc6-dev flex bison bc libelf-dev xz-utils linux-source-$*
 	scripts/userkernel.sh $* tests/machines/kernel.config $@
 
+# kedge for machines of another architecture. Afterwards bin/kedge fits this machine again.
+$(MACHINES)/kedge-%: bin/kedge
+	mkdir -p $(MACHINES)
+	$(MAKE) GOARCH=$* bin/kedge build/$*/busybox
+	cp bin/kedge $@.new
+	$(MAKE) bin/kedge
+	mv $@.new $@
+	touch $@ # it is newer than bin/kedge
+
 # The words in the name of a system tell what it has: see scripts/machineimage.sh.
 MACHINE_FILES := $(shell find tests/machines/image -type f)
 $(MACHINES)/%.img: scripts/machineimage.sh scripts/foreign.sh $(MACHINE_FILES)

@@ -61,6 +61,8 @@ var machines = []machine{
 	{name: "selinux", kind: userMode{source: "6.1"}, suite: "bookworm", system: "Debian GNU/Linux 12", kernel: "6.1.", cgroup: "v2", security: "selinux", memory: 3072},
 	// Debian's kernel for user mode has nf_tables without the family inet.
 	{name: "no-inet", kind: userMode{}, suite: "bookworm", system: "Debian GNU/Linux 12", kernel: "6.1.", cgroup: "v2", security: "apparmor", memory: 3072},
+	{name: "arm64", kind: emulated{}, suite: "bookworm", system: "Debian GNU/Linux 12", kernel: "6.1.", cgroup: "v2", security: "apparmor", architecture: "aarch64", memory: 2048},
+	{name: "armhf", kind: emulated{}, suite: "bookworm", system: "Debian GNU/Linux 12", kernel: "6.1.", cgroup: "v2", security: "apparmor", architecture: "armv7l", memory: 2048},
 	{name: "debian-12-stock", kind: emulated{}, suite: "bookworm", system: "Debian GNU/Linux 12", kernel: "6.1.", cgroup: "v2", security: "apparmor", memory: 4096},
 }
 
@@ -132,20 +134,25 @@ func TestTable(t *testing.T) {
 	}
 }
 
-// debianArchitecture returns Debian's name of the machine's architecture.
-func (m machine) debianArchitecture() string {
+// goArchitecture returns Go's name of the machine's architecture.
+func (m machine) goArchitecture() string {
 	switch m.architecture {
 	case "aarch64":
 		return "arm64"
 	case "armv7l":
-		return "armhf"
+		return "arm"
 	case "x86_64":
 		return "amd64"
 	}
-	if runtime.GOARCH == "arm" {
-		return "armhf"
-	}
 	return runtime.GOARCH
+}
+
+// debianArchitecture returns Debian's name of the machine's architecture.
+func (m machine) debianArchitecture() string {
+	if name := m.goArchitecture(); name != "arm" {
+		return name
+	}
+	return "armhf"
 }
 
 // image returns the name of the disk with the machine's system. The words in it tell what the system has.

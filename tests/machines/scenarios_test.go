@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -101,10 +102,14 @@ func isAsInTable(t *testing.T, l *life) {
 	}
 }
 
-// kedge returns the executable under test.
+// kedge returns the executable under test, for the machine's architecture.
 func (l *life) kedge(t *testing.T) []byte {
 	t.Helper()
-	program, err := os.ReadFile(os.Getenv("KEDGE_BINARY"))
+	path := os.Getenv("KEDGE_BINARY")
+	if architecture := l.goArchitecture(); architecture != runtime.GOARCH {
+		path = l.file(t, "kedge-"+architecture)
+	}
+	program, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -164,8 +169,9 @@ func (m machine) flags() string {
 // writeImages writes the images of the test's pods where kedge imports them.
 func (l *life) writeImages(t *testing.T) {
 	t.Helper()
-	for _, build := range []func(string) (string, error){image.Busybox, image.Testserver, image.Plugin} {
-		archive, err := build(l.tree)
+	maker := image.Maker{Repository: l.tree, Architecture: l.goArchitecture()}
+	for _, build := range []func() (string, error){maker.Busybox, maker.Testserver, maker.Plugin} {
+		archive, err := build()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -180,7 +186,7 @@ func (l *life) writeImages(t *testing.T) {
 // writeRelease writes a release with a program into a folder of the machine.
 func (l *life) writeRelease(t *testing.T, folder string, program []byte) {
 	t.Helper()
-	for name, data := range releases.New(t, program) {
+	for name, data := range releases.For(t, l.goArchitecture(), program) {
 		l.write(t, filepath.Join(folder, name), 0o644, data)
 	}
 }

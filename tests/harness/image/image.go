@@ -25,26 +25,35 @@ const (
 	PluginName     = "kedge.test/deviceplugin:1"
 )
 
+// Maker makes images for machines of an architecture, by Go's name of it.
+type Maker struct{ Repository, Architecture string }
+
+// own makes images for this machine.
+func own(repository string) Maker { return Maker{repository, runtime.GOARCH} }
+
 // withBusybox is the configuration of an image that has busybox.
 var withBusybox = ocispec.ImageConfig{Env: []string{"PATH=/bin:/usr/bin"}, Cmd: []string{"sh"}}
 
 // Busybox builds an image of the static busybox that `make` takes from Debian's package, with a
 // link for each of its programs.
-func Busybox(repository string) (archive string, err error) {
-	files, err := busybox(repository)
+func Busybox(repository string) (archive string, err error) { return own(repository).Busybox() }
+
+// Busybox is the function Busybox for the architecture of m. busybox of this machine must be there too.
+func (m Maker) Busybox() (archive string, err error) {
+	files, err := m.busybox()
 	if err != nil {
 		return "", err
 	}
-	return write(repository, BusyboxName, withBusybox, files)
+	return m.write(BusyboxName, withBusybox, files)
 }
 
-func busybox(repository string) ([]ociimage.File, error) {
-	path := filepath.Join(repository, "build", runtime.GOARCH, "busybox")
-	binary, err := os.ReadFile(path)
+func (m Maker) busybox() ([]ociimage.File, error) {
+	program := func(architecture string) string { return filepath.Join("build", architecture, "busybox") }
+	binary, err := os.ReadFile(filepath.Join(m.Repository, program(m.Architecture)))
 	if err != nil {
-		return nil, fmt.Errorf("read busybox (`make %s` gets it): %w", filepath.Join("build", runtime.GOARCH, "busybox"), err)
+		return nil, fmt.Errorf("read busybox (`make GOARCH=%s %s` gets it): %w", m.Architecture, program(m.Architecture), err)
 	}
-	list, err := exec.Command(path, "--list").Output()
+	list, err := exec.Command(filepath.Join(m.Repository, program(runtime.GOARCH)), "--list").Output()
 	if err != nil {
 		return nil, fmt.Errorf("list busybox's programs: %w", err)
 	}
@@ -65,33 +74,42 @@ func busybox(repository string) ([]ociimage.File, error) {
 
 // TestserverProgram returns the path of the program in Testserver's image, for use on a host.
 // Testserver must have been called.
-func TestserverProgram(repository string) string {
-	return filepath.Join(repository, "build", "test-images", "testserver")
+func TestserverProgram(repository string) string { return own(repository).program("testserver") }
+
+// program is where the program of a package of Go is built.
+func (m Maker) program(name string) string {
+	if m.Architecture != runtime.GOARCH {
+		name += "-" + m.Architecture
+	}
+	return filepath.Join(m.Repository, "build", "test-images", name)
 }
 
 // Testserver builds an image with only tests/images/testserver.
-func Testserver(repository string) (archive string, err error) {
-	if err := buildProgram(repository, "./tests/images/testserver", TestserverProgram(repository)); err != nil {
+func Testserver(repository string) (archive string, err error) { return own(repository).Testserver() }
+
+// Testserver is the function Testserver for the architecture of m.
+func (m Maker) Testserver() (archive string, err error) {
+	if err := m.build("./tests/images/testserver", m.program("testserver")); err != nil {
 		return "", err
 	}
-	return testserver(repository, TestserverName)
+	return m.testserver(TestserverName)
 }
 
 // Plugin builds an image with only tests/images/deviceplugin.
-func Plugin(repository string) (archive string, err error) {
-	return Program(repository, "./tests/images/deviceplugin", PluginName)
+func (m Maker) Plugin() (archive string, err error) {
+	return m.ofProgram("./tests/images/deviceplugin", PluginName)
 }
 
-// buildProgram builds a package of Go without cgo. A machine without Go (tests/machines) uses what was built elsewhere.
-func buildProgram(repository, goPackage, binary string) error {
+// build builds a package of Go without cgo. A machine without Go (tests/machines) uses what was built elsewhere.
+func (m Maker) build(goPackage, binary string) error {
 	if _, err := exec.LookPath("go"); err != nil {
 		if _, missing := os.Stat(binary); missing == nil {
 			return nil
 		}
 	}
 	build := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w", "-o", binary, goPackage)
-	build.Dir = repository
-	build.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=")
+	build.Dir = m.Repository
+	build.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=", "GOARCH="+m.Architecture)
 	if output, err := build.CombinedOutput(); err != nil {
 		return fmt.Errorf("build %s: %w: %s", goPackage, err, output)
 	}
@@ -101,15 +119,15 @@ func buildProgram(repository, goPackage, binary string) error {
 // StandIn builds an image with testserver under the name of an image of somebody
 // else's: without arguments it serves HTTP at port 80. Testserver was called before.
 func StandIn(repository, name string) (archive string, err error) {
-	return testserver(repository, name, "serve", "80")
+	return own(repository).testserver(name, "serve", "80")
 }
 
-func testserver(repository, name string, command ...string) (archive string, err error) {
-	data, err := os.ReadFile(TestserverProgram(repository))
+func (m Maker) testserver(name string, command ...string) (archive string, err error) {
+	data, err := os.ReadFile(m.program("testserver"))
 	if err != nil {
 		return "", fmt.Errorf("read testserver: %w", err)
 	}
-	return write(repository, name, ocispec.ImageConfig{
+	return m.write(name, ocispec.ImageConfig{
 		Env:        []string{"PATH=/"},
 		Entrypoint: []string{"/testserver"},
 		Cmd:        command,
@@ -120,13 +138,13 @@ func testserver(repository, name string, command ...string) (archive string, err
 }
 
 // write writes an archive whose name has the hash of its content, unless it exists.
-func write(repository, name string, config ocispec.ImageConfig, files []ociimage.File) (string, error) {
-	data, err := ociimage.Archive(name, runtime.GOARCH, config, files)
+func (m Maker) write(name string, config ocispec.ImageConfig, files []ociimage.File) (string, error) {
+	data, err := ociimage.Archive(name, m.Architecture, config, files)
 	if err != nil {
 		return "", fmt.Errorf("make image %s: %w", name, err)
 	}
 	base := strings.NewReplacer("/", "-", ":", "-").Replace(name)
-	path := filepath.Join(repository, "build", "test-images", fmt.Sprintf("%s-%x.tar", base, sha256.Sum256(data)))
+	path := filepath.Join(m.Repository, "build", "test-images", fmt.Sprintf("%s-%x.tar", base, sha256.Sum256(data)))
 	if _, err := os.Stat(path); err == nil {
 		return path, nil
 	}
@@ -154,15 +172,19 @@ func write(repository, name string, config ocispec.ImageConfig, files []ociimage
 // Program builds an image whose only program is a package of Go. The image has the given name, and
 // the program is its entry point.
 func Program(repository, goPackage, name string) (archive string, err error) {
-	binary := filepath.Join(repository, "build", "test-images", filepath.Base(goPackage))
-	if err := buildProgram(repository, goPackage, binary); err != nil {
+	return own(repository).ofProgram(goPackage, name)
+}
+
+func (m Maker) ofProgram(goPackage, name string) (archive string, err error) {
+	binary := m.program(filepath.Base(goPackage))
+	if err := m.build(goPackage, binary); err != nil {
 		return "", err
 	}
 	data, err := os.ReadFile(binary)
 	if err != nil {
 		return "", fmt.Errorf("read program: %w", err)
 	}
-	return write(repository, name, ocispec.ImageConfig{Env: []string{"PATH=/"}, Entrypoint: []string{"/program"}}, []ociimage.File{
+	return m.write(name, ocispec.ImageConfig{Env: []string{"PATH=/"}, Entrypoint: []string{"/program"}}, []ociimage.File{
 		{Name: "program", Mode: 0o755, Data: data},
 		{Name: "tmp/", Mode: 0o1777},
 	})

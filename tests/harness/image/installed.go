@@ -68,7 +68,7 @@ func Prometheus(repository, name string) (archive string, err error) {
 		}
 		files = append(files, ociimage.File{Name: string(match[1][1:]), Mode: 0o755, Data: data})
 	}
-	return write(repository, name, ocispec.ImageConfig{Entrypoint: []string{"/bin/prometheus"}}, files)
+	return own(repository).write(name, ocispec.ImageConfig{Entrypoint: []string{"/bin/prometheus"}}, files)
 }
 
 // linked matches a library in the output of ldd.
@@ -77,7 +77,7 @@ var linked = regexp.MustCompile(`(/\S+) \(0x`)
 // withInstalled builds an image of busybox, of programs of this machine with the libraries that they
 // link, and of folders. Their paths are the same as on this machine.
 func withInstalled(repository, name string, programs []string, folders ...string) (string, error) {
-	files, err := busybox(repository)
+	files, err := own(repository).busybox()
 	if err != nil {
 		return "", err
 	}
@@ -109,5 +109,5 @@ func withInstalled(repository, name string, programs []string, folders ...string
 			return "", err
 		}
 	}
-	return write(repository, name, withBusybox, files)
+	return own(repository).write(name, withBusybox, files)
 }

@@ -18,15 +18,23 @@ import (
 )
 
 // Name returns the name that a release gives the executable for this machine.
-func Name() string {
-	if runtime.GOARCH == "arm" {
+func Name() string { return nameFor(runtime.GOARCH) }
+
+func nameFor(architecture string) string {
+	if architecture == "arm" {
 		return "kedge-armv7"
 	}
-	return "kedge-" + runtime.GOARCH
+	return "kedge-" + architecture
 }
 
 // New returns the files of a release with a program for this machine, compressed with gzip.
 func New(t testing.TB, program []byte) map[string][]byte {
+	t.Helper()
+	return For(t, runtime.GOARCH, program)
+}
+
+// For returns the files of a release with a program for machines of an architecture, by Go's name of it.
+func For(t testing.TB, architecture string, program []byte) map[string][]byte {
 	t.Helper()
 	repository, err := harness.Repository()
 	if err != nil {
@@ -47,7 +55,7 @@ func New(t testing.TB, program []byte) map[string][]byte {
 	if err := compressed.Close(); err != nil {
 		t.Fatal(err)
 	}
-	name := Name()
+	name := nameFor(architecture)
 	return map[string][]byte{
 		"install.sh": installer,
 		name + ".gz": archive.Bytes(),
