@@ -248,7 +248,7 @@ machines: bin/kedge $(BUILD)/busybox $(GOTEST) ## tests/machines: whole machines
 
 MACHINES := build/machines
 $(MACHINES)/linux-%: scripts/userkernel.sh tests/machines/kernel.config scripts/aptlists.sh
-	@scripts/need.sh gcc libc6-dev flex bison bc libelf-dev xz-utils linux-source-$*
+	@scripts/need.sh gcc libc6-dev flex bison bc libelf-dev xz-utils mmdebstrap
 	scripts/userkernel.sh $* tests/machines/kernel.config $@
 
 # kedge for machines of another architecture. Afterwards bin/kedge fits this machine again.

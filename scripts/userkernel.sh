@@ -4,7 +4,7 @@
 #
 #   userkernel.sh VERSION FRAGMENT OUTPUT
 #
-# VERSION is that of the package linux-source-VERSION, such as 6.1, which must be installed.
+# VERSION is that of the package linux-source-VERSION, such as 6.1, of a Debian.
 # FRAGMENT has the settings that the kernel gets beyond the defaults. It is a fault if the
 # kernel cannot have one of them.
 set -eu
@@ -14,12 +14,22 @@ fragment=$(realpath "$2")
 mkdir -p "$(dirname "$3")"
 out=$(realpath "$3")
 
+case $version in
+6.1) suite=bookworm ;;
+6.12) suite=trixie ;;
+*)
+	echo "unknown kernel $version: add the Debian that has it to $0" >&2
+	exit 1
+	;;
+esac
+
 folder=$out.source
 trap 'rm -rf "$folder"' EXIT
 rm -rf "$folder"
-mkdir "$folder"
-tar -xf "/usr/src/linux-source-$version.tar.xz" -C "$folder" --strip-components=1
+mmdebstrap --quiet --variant=extract --include="linux-source-$version" "$suite" "$folder/debian" >&2
+tar -xf "$folder/debian/usr/src/linux-source-$version.tar.xz" -C "$folder" --strip-components=1
 cd "$folder"
+rm -rf debian
 
 # cAdvisor does not start without a clock speed in /proc/cpuinfo.
 sed -i 's|seq_printf(m, "mode\\t\\t: skas\\n");|&\n\tseq_printf(m, "cpu MHz\\t\\t: 2000.000\\n");|' arch/um/kernel/um_arch.c

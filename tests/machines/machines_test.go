@@ -53,6 +53,7 @@ var machines = []machine{
 	{name: "nspawn-v1", kind: nspawn{unified: "no"}, suite: "bookworm", system: "Debian GNU/Linux 12", cgroup: "v1"},
 	{name: "nspawn-bare", kind: nspawn{unified: "yes"}, suite: "bookworm", system: "Debian GNU/Linux 12", cgroup: "bare", daily: true},
 	{name: "debian-12", kind: userMode{source: "6.1"}, suite: "bookworm", system: "Debian GNU/Linux 12", kernel: "6.1.", cgroup: "v2", security: "apparmor", memory: 3072, daily: true},
+	{name: "debian-13", kind: userMode{source: "6.12"}, suite: "trixie", system: "Debian GNU/Linux 13", kernel: "6.12.", cgroup: "v2", security: "apparmor", memory: 3072, daily: true},
 	{name: "neighbours", kind: userMode{source: "6.1"}, suite: "bookworm", system: "Debian GNU/Linux 12", kernel: "6.1.", cgroup: "v2", security: "apparmor", memory: 3072, neighbours: true},
 	{name: "openrc", kind: userMode{source: "6.1"}, suite: "bookworm", system: "Debian GNU/Linux 12", kernel: "6.1.", cgroup: "v2", memory: 3072, openrc: true},
 	{name: "pair", kind: userMode{source: "6.1"}, suite: "bookworm", system: "Debian GNU/Linux 12", kernel: "6.1.", cgroup: "v2", security: "apparmor", memory: 3072, pair: true},
@@ -61,6 +62,7 @@ var machines = []machine{
 	{name: "selinux", kind: userMode{source: "6.1"}, suite: "bookworm", system: "Debian GNU/Linux 12", kernel: "6.1.", cgroup: "v2", security: "selinux", memory: 3072},
 	// Debian's kernel for user mode has nf_tables without the family inet.
 	{name: "no-inet", kind: userMode{}, suite: "bookworm", system: "Debian GNU/Linux 12", kernel: "6.1.", cgroup: "v2", security: "apparmor", memory: 3072},
+	{name: "debian-13-stock", kind: emulated{}, suite: "trixie", system: "Debian GNU/Linux 13", kernel: "6.12.", cgroup: "v2", security: "apparmor", memory: 4096},
 	{name: "arm64", kind: emulated{}, suite: "bookworm", system: "Debian GNU/Linux 12", kernel: "6.1.", cgroup: "v2", security: "apparmor", architecture: "aarch64", memory: 2048},
 	{name: "armhf", kind: emulated{}, suite: "bookworm", system: "Debian GNU/Linux 12", kernel: "6.1.", cgroup: "v2", security: "apparmor", architecture: "armv7l", memory: 2048},
 	{name: "debian-12-stock", kind: emulated{}, suite: "bookworm", system: "Debian GNU/Linux 12", kernel: "6.1.", cgroup: "v2", security: "apparmor", memory: 4096},

@@ -167,7 +167,7 @@ func TestCluster(t *testing.T) {
 	want(t, i.found, Works, "cluster", "StorageClass fast", "")
 	want(t, i.found, Works, "cluster", "StorageClass other", "")
 	want(t, i.found, Cannot, "cluster", "StorageClass pattern", "without pathPattern")
-	want(t, i.found, Cannot, "cluster", "Plan all", "install.sh")
+	want(t, i.found, Changes, "cluster", "Plan all", "Plans of its own")
 }
 
 // TestIngresses judges Ingresses by their classes and annotations.

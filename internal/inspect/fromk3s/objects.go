@@ -63,15 +63,15 @@ func (i *installation) judge(object *unstructured.Unstructured) (Result, string)
 	case group == "traefik.io" || group == "traefik.containo.us":
 		return Cannot, "kedge's gateway does not serve kinds of Traefik. Write an Ingress or an HTTPRoute, or install Traefik from its chart first: see docs/gateway.md."
 	case group == "upgrade.cattle.io":
-		return Cannot, "kedge has no system-upgrade-controller. Upgrade with install.sh: see docs/upgrades.md."
+		return Changes, "kedge does not read Plans of the system-upgrade-controller. It has Plans of its own, which need no pods: see docs/upgrades.md."
 	case group == "k3s.cattle.io" && kind == "Addon":
 		return Changes, "kedge keeps no Addons. It keeps what it applied in ConfigMaps of its own."
 	case group == "k3s.cattle.io" && kind == "ETCDSnapshotFile":
-		return Changes, "kedge keeps no objects of snapshots: `kedge snapshot list` lists them."
+		return Changes, "kedge shows its snapshots as SnapshotFiles: `kubectl get snapshotfiles`."
 	case kind == "HelmChartConfig" && group == "helm.cattle.io" && object.GetName() == traefik:
 		return Changes, "It has no effect until there is a HelmChart called traefik. The gateway has settings of its own: see docs/gateway.md."
 	case kind == "HelmChart" && group == "helm.cattle.io" && text("spec", "helmVersion") == "v2":
-		return Cannot, "kedge has Helm 3 only. Remove helmVersion."
+		return Changes, "kedge ignores helmVersion, and installs the chart with Helm 4."
 	case kind == "StorageClass" && group == "storage.k8s.io" && text("provisioner") == localstorage.K3sProvisioner && text("parameters", "pathPattern") != "":
 		return Cannot, "kedge gives the folders of volumes names of its own. Make the class without pathPattern: a class cannot be changed."
 	case kind == "Ingress" && group == "networking.k8s.io" && !i.noGateway:
