@@ -1,4 +1,4 @@
-// Package adopt makes a kedge server of a k3s server that does not run. The command
+// Package adopt turns a k3s server that does not run into a kedge server. The command
 // `kedge adopt k3s` calls it.
 //
 // k3s's files are only read. Everything is built in a folder beside the place of the

@@ -1,5 +1,5 @@
-// Package upstream is the tripwire: its tests fail when a function of another module
-// changes, of which kedge has a copy of its own, or on whose insides kedge relies.
+// Package upstream is the tripwire: its tests fail if code in another module changes
+// that kedge follows or relies on.
 //
 // A directive stands where kedge does so, and names the module, the file in it, and
 // what in the file. Without a name it is the whole file:

@@ -1,6 +1,7 @@
-// Package component runs the parts of kedge. Each part is a Component. A Group starts
-// them in the order of their dependencies and stops them in reverse order. The server and
-// agent packages build one Group each; every other package only implements Component.
+// Package component runs the parts of kedge: it starts them in the order of their
+// dependencies, and stops them in reverse order. Each part is a Component, and a Group
+// runs them. The server and agent packages build one Group each; every other package
+// only implements Component.
 package component
 
 import "context"

@@ -1,7 +1,7 @@
-// Package host is what kedge knows about, and does to, the machine it runs on:
-// the node's name and addresses, what its kernel can do, the modules and
-// kernel settings that Kubernetes needs, and the checks of `kedge check-config`.
-// The server and agent packages call it before any component is made.
+// Package host prepares and checks the machine that kedge runs on: the node's name and
+// addresses, what its kernel can do, the modules and kernel settings that Kubernetes
+// needs, and the checks of `kedge check-config`. The server and agent packages call it
+// before any component is made.
 package host
 
 import (

@@ -1,6 +1,7 @@
-// Package shelf keeps small things that stay side by side in memory. Go never moves an
-// object. If small objects that stay come together with much garbage, as they do in a
-// burst, each of them keeps a whole page of the heap after the garbage is gone.
+// Package shelf keeps small objects that stay side by side in memory, so that each does
+// not hold a page of its own. Go never moves an object. If small objects that stay come
+// together with much garbage, as they do in a burst, each of them keeps a whole page of
+// the heap after the garbage is gone.
 package shelf
 
 import "unsafe"

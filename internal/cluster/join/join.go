@@ -1,7 +1,7 @@
-// Package join brings nodes and servers into a cluster. It has the join tokens, the
-// protocol between a joining machine and a server, and the joining side of it. Package
-// agent calls Join and package server calls JoinServer, before any component starts.
-// Package supervisor is the admitting side. Package cli makes tokens with it.
+// Package join brings nodes and servers into a cluster: the join tokens, the protocol
+// between a joining machine and a server, and the joining side of it. Package agent
+// calls Join and package server calls JoinServer, before any component starts. Package
+// supervisor is the admitting side. Package cli makes tokens with it.
 package join
 
 import (

@@ -1,8 +1,7 @@
-// Package pki is what a kedge server or agent proves its identity with and verifies
-// others by: certificate authorities, the certificates they sign, their renewal while the
-// server runs, their rotation, the administrator's kubeconfig, and a clock to judge
-// validity by. Packages server and join call it before any component starts; components
-// get file paths and functions from it.
+// Package pki makes, renews and checks what servers and nodes prove their identity with:
+// certificate authorities and their rotation, certificates, the administrator's
+// kubeconfig, and a clock to judge validity by. Packages server and join call it before
+// any component starts; components get file paths and functions from it.
 package pki
 
 import (

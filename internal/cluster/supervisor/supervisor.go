@@ -1,7 +1,7 @@
-// Package supervisor owns the server's one port: listener, TLS and mux. It admits nodes
-// to the cluster itself. All other requests go to the API server's handler, in the same
-// form as from its own listener. The server package opens the port with Listen before
-// anything else, and runs the Supervisor as a component.
+// Package supervisor owns the server's one port: listener, TLS, routes, and the
+// admission of nodes and servers. Requests that are not for kedge itself go to the API
+// server's handler, in the same form as from its own listener. The server package opens
+// the port with Listen before anything else, and runs the Supervisor as a component.
 package supervisor
 
 import (

@@ -1,7 +1,7 @@
-// Package loadbalancer is the controller of Services of type LoadBalancer. It writes the
-// addresses of nodes, or addresses of a pool, into the status of each Service. The service
-// proxy of every node then serves these addresses. The server package runs it beside the
-// controllers, on the elected server.
+// Package loadbalancer is the controller of Services of type LoadBalancer: it decides
+// which addresses they get. It writes the addresses of nodes, or addresses of a pool, into
+// the status of each Service. The service proxy of every node then serves these addresses.
+// The server package runs it beside the controllers, on the elected server.
 //
 // The controller needs three things of others:
 //

@@ -1,7 +1,7 @@
-// Package loadbalancer is a node's part in Services of type LoadBalancer. It tells the
-// controller (internal/controlplane/loadbalancer) which ports are free on the addresses of
-// the node, and announces addresses of pools. The service proxy does the rest. The agent
-// package runs it on every node.
+// Package loadbalancer is a node's part in Services of type LoadBalancer: it tells servers
+// which ports of the node are free, and announces addresses of pools. The controller is
+// internal/controlplane/loadbalancer. The service proxy does the rest. The agent package
+// runs it on every node.
 //
 // As long as no Service is of this type, the component only looks at each Service that
 // changes. It watches Leases only while a Service has an address of a pool.

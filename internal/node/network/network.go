@@ -1,6 +1,7 @@
-// Package network connects pods. It runs flannel as a library, so that pods of different nodes reach
-// each other, writes the CNI configuration by which the container runtime connects pods, and
-// masquerades packets that leave the cluster. The agent package runs it on every node.
+// Package network connects the pods of all nodes, with flannel and CNI plugins. It runs flannel as a
+// library, so that pods of different nodes reach each other, writes the CNI configuration by which
+// the container runtime connects pods, and masquerades packets that leave the cluster. The agent
+// package runs it on every node.
 package network
 
 import (

@@ -1,4 +1,4 @@
-// Package nodewatch follows the Node object of this host. It reports when the node is ready, and
+// Package nodewatch follows the Node object of this host and reports when the node is ready and
 // when somebody has deleted it. The agent package creates its component.
 package nodewatch
 

@@ -1,6 +1,6 @@
-// Package proxy implements Services. It runs kube-proxy's nftables mode or, if the user asks for it,
-// its iptables mode. It is composed of upstream's packages, because upstream's ProxyServer cannot be
-// stopped. The agent package runs it on every node.
+// Package proxy serves Services on a node: it runs kube-proxy's nftables mode or, if the user asks
+// for it, its iptables mode. It is composed of upstream's packages, because upstream's ProxyServer
+// cannot be stopped. The agent package runs it on every node.
 package proxy
 
 import (

@@ -1,6 +1,6 @@
-// Package install finds what install.sh has put on this host. cli calls it to stop the
-// service, and to remove everything again. The script and this package share only the
-// files below.
+// Package install finds what install.sh has put on this host, for killall and
+// uninstall. cli calls it to stop the service, and to remove everything again. The
+// script and this package share only the files below.
 package install
 
 import (

@@ -1,7 +1,7 @@
-// Package essential lets the writes that a start of kedge cannot do without pass by the
-// webhooks and the admission policies of users. A webhook that fails closed on all objects
-// and runs in a pod would otherwise refuse the registration of the node that the pod runs
-// on, and so keep itself from running for ever. The API server uses this package.
+// Package essential exempts the writes that a start of kedge needs from the webhooks and
+// the admission policies of users. A webhook that fails closed on all objects and runs in
+// a pod would otherwise refuse the registration of the node that the pod runs on, and so
+// keep itself from running for ever. The API server uses this package.
 //
 // A part of this process writes kedge's own objects without being asked. A node, whose
 // certificate an attacker may have, writes only what a policy has no use for: its sign of

@@ -1,8 +1,8 @@
-// Package renewals answers renewals of Leases. Each kubelet renews its Lease every ten
-// seconds, and each holder of an election even more often. In a large cluster these are
-// nearly all requests. Upstream's handler prepares each of them for everything that an
-// update may be. In particular, it compares all fields of both versions of the object to
-// find out which client manages which of them.
+// Package renewals answers renewals of Leases without what other updates need. Each
+// kubelet renews its Lease every ten seconds, and each holder of an election even more
+// often. In a large cluster these are nearly all requests. Upstream's handler prepares
+// each of them for everything that an update may be. In particular, it compares all
+// fields of both versions of the object to find out which client manages which of them.
 //
 // A renewal changes nothing but the time of the renewal, so the fields stay with whom
 // they are. This package takes only requests that are certainly such renewals, and leaves

@@ -1,4 +1,4 @@
-// Package front is about the Services by which clients reach Gateways and Ingresses. A front
+// Package front describes the Services by which clients reach Gateways and Ingresses. A front
 // is such a Service: it is of type LoadBalancer and has no selector. Its endpoints are the
 // nodes themselves, at the ports that the gateways there listen on. So addresses, pools and
 // traffic policies of Services are those of Gateways, too, and a port of a node that somebody

@@ -1,7 +1,8 @@
-// Package hosts decides which namespace has each host name of the shared front, on which all
-// Ingresses and all Gateways without an address of their own are. Decide is a function of the
-// claims of both. The packages compile and ingress make the claims and ask what became of them;
-// package front keeps the requests to a host from everybody except its owner.
+// Package hosts decides which namespace has each host name of the front that all namespaces
+// share. All Ingresses, and all Gateways without an address of their own, are on this front.
+// Decide is a function of the claims of both. The packages compile and ingress make the claims
+// and ask what became of them; package front keeps the requests to a host from everybody except
+// its owner.
 //
 //   - A host belongs to a namespace, whatever the port: an authority asks for it on port 80, and
 //     cookies know no port.

@@ -1,7 +1,7 @@
-// Package direct is an etcd client of a kine backend in the same process. Where
-// etcd's own client sends requests over gRPC, HTTP/2 and a socket, this one calls
-// functions. The API server keeps its objects through it. kine's server answers
-// the requests, so they mean here what they mean there. The watches are this
+// Package direct is an etcd client of a kine backend in the same process, without a
+// connection. Where etcd's own client sends requests over gRPC, HTTP/2 and a socket,
+// this one calls functions. The API server keeps its objects through it. kine's server
+// answers the requests, so they mean here what they mean there. The watches are this
 // package's own.
 package direct
 
