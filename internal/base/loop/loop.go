@@ -73,15 +73,11 @@ func (l Loop) run(ctx context.Context, do func(context.Context) (Next, error), o
 		if once && err == nil {
 			return true
 		}
-		var again <-chan time.Time
-		if next.After > 0 {
-			again = time.After(next.After)
-		}
 		select {
 		case <-ctx.Done():
 		case <-l.Wake:
 		case <-next.Changed:
-		case <-again:
+		case <-after(next.After):
 		}
 	}
 	return false
@@ -126,14 +122,25 @@ func (a *Attempts) try(ctx context.Context, do func(context.Context) (Next, erro
 		next, err = do(ctx)
 	}
 	if ctx.Err() == nil {
-		next.After = max(next.After, a.After(err))
+		next.After = max(next.After, a.wait(err))
 	}
 	return next, err
 }
 
-// After logs how an attempt has ended, and returns the wait before the next one, or zero after
-// a success. It must not be called after the end of the context.
-func (a *Attempts) After(err error) time.Duration {
+// Again logs how an attempt has ended. It returns what brings the next one, or nil after a success.
+// It must not be called after the end of the context.
+func (a *Attempts) Again(err error) <-chan time.Time { return after(a.wait(err)) }
+
+// after is time.After, except that nothing comes after zero.
+func after(wait time.Duration) <-chan time.Time {
+	if wait <= 0 {
+		return nil
+	}
+	return time.After(wait)
+}
+
+// wait logs how an attempt has ended, and returns the wait before the next one, or zero.
+func (a *Attempts) wait(err error) time.Duration {
 	if err == nil {
 		a.faults.Tell(nil)
 		a.begin()

@@ -154,11 +154,11 @@ func TestWaitsGrow(t *testing.T) {
 		}
 		a := r.Attempts()
 		for wait := FirstWait; wait < 10*LastWait; wait *= 2 {
-			if after := a.After(errA); after < min(wait, LastWait) || after > 2*min(wait, LastWait) {
+			if after := a.wait(errA); after < min(wait, LastWait) || after > 2*min(wait, LastWait) {
 				t.Errorf("the wait is %s", after)
 			}
 		}
-		if a.After(nil) != 0 || a.After(errA) > 2*FirstWait {
+		if a.wait(nil) != 0 || a.wait(errA) > 2*FirstWait {
 			t.Error("after a success, the wait is not the first one")
 		}
 	})
