@@ -126,10 +126,12 @@ func (r *Registry) follow(ctx context.Context, client kubernetes.Interface, node
 			DeleteFunc: r.secretGone,
 		},
 	})
-	if err := untilAllowed(ctx, func() error {
-		_, err := secrets.List(ctx, selected(metav1.ListOptions{Limit: 1}))
-		return err
-	}); err != nil {
+	if allowedSoon(r.log).Until(ctx, func(ctx context.Context) error {
+		if _, err := secrets.List(ctx, selected(metav1.ListOptions{Limit: 1})); apierrors.IsForbidden(err) {
+			return fmt.Errorf("list registrations: %w", err)
+		}
+		return nil // the informer says what else is wrong
+	}) != nil {
 		return nil
 	}
 	var following sync.WaitGroup
@@ -151,20 +153,6 @@ func (r *Registry) follow(ctx context.Context, client kubernetes.Interface, node
 		timer.Stop()
 	}
 	return nil
-}
-
-// untilAllowed calls do until do is no longer forbidden: the API server's authorizer does
-// not know a new role at once. Any other error of do ends the wait too, because the next
-// request reports it. The error is that of ctx.
-func untilAllowed(ctx context.Context, do func() error) error {
-	for wait := 20 * time.Millisecond; apierrors.IsForbidden(do()); wait = min(2*wait, retry) {
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(wait):
-		}
-	}
-	return ctx.Err()
 }
 
 // withoutPassword is a cache.TransformFunc that drops the hash, which is read when a node
