@@ -42,6 +42,11 @@ type Loop struct {
 	Meanwhile string
 }
 
+// Stream returns the Loop of a stream from a node to a server.
+func Stream(log *logrus.Entry) Loop {
+	return Loop{Log: log, First: 250 * time.Millisecond, Last: 10 * time.Second, Spread: true, Steady: time.Minute}
+}
+
 // Next says when the next turn comes if nothing wakes the Loop.
 type Next struct {
 	// After is the wait, or zero. After a failure, the wait is at least After.
