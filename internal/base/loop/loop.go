@@ -117,14 +117,13 @@ func (a *Attempts) begin() {
 
 // try calls do, and logs how it ends, except after the end of ctx.
 func (a *Attempts) try(ctx context.Context, do func(context.Context) (Next, error)) (next Next, err error) {
+	var steady *time.Timer
 	if a.loop.Steady > 0 {
-		steady := time.AfterFunc(a.loop.Steady, func() { a.faults.Tell(nil) })
-		next, err = do(ctx)
-		if !steady.Stop() {
-			a.begin()
-		}
-	} else {
-		next, err = do(ctx)
+		steady = time.AfterFunc(a.loop.Steady, func() { a.faults.Tell(nil) })
+	}
+	next, err = do(ctx)
+	if steady != nil && !steady.Stop() {
+		a.begin()
 	}
 	if ctx.Err() == nil {
 		next.After = max(next.After, a.wait(err))

@@ -186,11 +186,16 @@ func TestWake(t *testing.T) {
 			return Next{}, nil
 		})
 		time.Sleep(time.Hour)
+		synctest.Wait()
 		r.want(t, "0s")
 		wake <- struct{}{}
 		synctest.Wait()
 		r.want(t, "0s 1h0m0s 1h0m0s", "warning: a. Trying again", "info: This fault is over: a")
 		time.Sleep(time.Hour)
+		synctest.Wait()
+		if len(r.turns) != 3 {
+			t.Errorf("without a change the turns are at %v", r.turns)
+		}
 		close(changed)
 		synctest.Wait()
 		if len(r.turns) != 5 {
