@@ -22,15 +22,12 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/kedge-dev/kedge/internal/base/component"
+	"github.com/kedge-dev/kedge/internal/base/loop"
 	"github.com/kedge-dev/kedge/internal/base/objectcache"
 )
 
-const (
-	// retry is the wait before a registration is looked at again after a failure.
-	retry = 5 * time.Second
-	// maxGone is how many UIDs of former registrations are remembered at most.
-	maxGone = 10_000
-)
+// maxGone is how many UIDs of former registrations are remembered at most.
+const maxGone = 10_000
 
 // Registry is a server's view of all registrations. It is safe for concurrent use. Until
 // the component that Follow returns is ready, its methods return ErrNotNow.
@@ -232,7 +229,8 @@ func (r *Registration) mark() string {
 	return r.UID
 }
 
-// settle compares a registration with its Node after a while. The caller holds mu.
+// settle compares a registration with its Node after a while. After a failure it does so again, and
+// waits twice as long each time. The caller holds mu.
 func (r *Registry) settle(ctx context.Context, node string, after time.Duration) {
 	if timer := r.settling[node]; timer != nil {
 		timer.Stop()
@@ -245,7 +243,7 @@ func (r *Registry) settle(ctx context.Context, node string, after time.Duration)
 		r.log.WithError(err).Debugf("cannot look after the registration of node %s", node)
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		r.settle(ctx, node, retry)
+		r.settle(ctx, node, min(2*max(after, loop.FirstWait), loop.LastWait))
 	})
 }
 
