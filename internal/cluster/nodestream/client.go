@@ -1,17 +1,19 @@
 package nodestream
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"time"
 
 	"github.com/sirupsen/logrus"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/rest"
 
 	"github.com/kedge-dev/kedge/internal/base/component"
+	"github.com/kedge-dev/kedge/internal/base/loop"
 )
 
 // Stream calls apply with updates, the first of which is everything, until it fails or
@@ -24,57 +26,46 @@ type Stream[U any] func(ctx context.Context, apply func(U) error) error
 func (k Kind[U]) Keep(stream Stream[U]) Stream[U] {
 	return func(ctx context.Context, apply func(U) error) error {
 		log := logrus.WithField("component", k.component)
-		told, failures := "", 0
-		for delay := backoff(); ; {
-			began := time.Now()
-			err := stream(ctx, func(update U) error {
+		var began time.Time
+		told, failures := false, 0
+		l := loop.Stream(log)
+		l.Meanwhile = "what the node knows stays in force"
+		l.Quiet = func(err error) bool {
+			// A server has stopped, most likely. The next attempt says more.
+			return errors.Is(err, context.Canceled) || time.Since(began) > l.Steady
+		}
+		l.Run(ctx, func(ctx context.Context) (next loop.Next, err error) {
+			began = time.Now()
+			err = cmp.Or(stream(ctx, func(update U) error {
 				err := apply(update)
 				if err == nil {
-					failures = 0
+					told, failures = false, 0
 					component.Report(ctx, nil)
 				}
 				return err
-			})
-			if ctx.Err() != nil {
-				return nil
+			}), io.EOF)
+			missing := errors.Is(err, k.missing)
+			if missing {
+				next.After = without
 			}
-			pause, text := delay(), fmt.Sprint(err)
-			switch {
-			case time.Since(began) > steady, errors.Is(err, context.Canceled):
-				// A server has stopped, most likely. The next attempt says more.
-				delay, told, failures = backoff(), "", 0
-				log.Debug(text)
-			case text != told:
-				told = text
-				log.Logf(k.levelOf(err), "%s. Trying again. Until then, what the node knows stays in force", text)
+			if missing && k.optional {
+				if !told {
+					told = true
+					log.Infof("%v. Trying again", err)
+				}
+				component.Report(ctx, nil)
+				return next, nil
 			}
-			if failures++; failures > 1 && k.levelOf(err) == logrus.WarnLevel {
+			if l.Quiet(err) {
+				failures = 0
+			}
+			if failures++; failures > 1 && ctx.Err() == nil {
 				component.Report(ctx, fmt.Errorf("%w. Until that is mended, what the node knows stays in force", err))
 			}
-			if errors.Is(err, k.missing) {
-				pause = without
-			}
-			select {
-			case <-time.After(pause):
-			case <-ctx.Done():
-				return nil
-			}
-		}
+			return next, err
+		})
+		return nil
 	}
-}
-
-// levelOf returns the level at which a node logs the end of a stream.
-func (k Kind[U]) levelOf(err error) logrus.Level {
-	if errors.Is(err, k.missing) {
-		return k.level
-	}
-	return logrus.WarnLevel
-}
-
-// backoff returns the delays between attempts. They are spread, so that the nodes do not
-// all come at once to a server that has restarted.
-func backoff() wait.DelayFunc {
-	return wait.Backoff{Duration: 250 * time.Millisecond, Factor: 2, Jitter: 1, Cap: 10 * time.Second, Steps: 10}.DelayFunc()
 }
 
 // From returns the stream of a server. client is that of the node itself, which leads to

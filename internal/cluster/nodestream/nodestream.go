@@ -10,8 +10,6 @@ import (
 	"errors"
 	"time"
 
-	"github.com/sirupsen/logrus"
-
 	"github.com/kedge-dev/kedge/internal/base/netpolicy"
 	"github.com/kedge-dev/kedge/internal/base/routing"
 	"github.com/kedge-dev/kedge/internal/base/upgrades"
@@ -34,9 +32,6 @@ const (
 	// decodes them. An address has about 15, so that is enough for 1,000 sets with 2,000 pods
 	// each. A route and its backend have about 400, and a certificate with its key 5,000.
 	maxLine = 32 << 20
-	// steady is how long a stream must have lasted so that the next one begins without
-	// much delay.
-	steady = time.Minute
 	// without is the wait after the answer of a server that has no such stream.
 	without = time.Minute
 )
@@ -51,10 +46,10 @@ type Kind[U any] struct {
 
 	// component is the node's part in log messages. It does what verb says with the subject.
 	component, verb, subject string
-	// missing is the answer of a server that has no such stream, and level how the node logs
-	// it.
-	missing error
-	level   logrus.Level
+	// missing is the answer of a server that has no such stream. That is no fault if the stream is
+	// optional.
+	missing  error
+	optional bool
 
 	// check refuses what no server sends. begins tells whether an update is everything, and
 	// empty whether it changes nothing.
@@ -79,11 +74,11 @@ func Policies() Kind[netpolicy.Update] {
 	return Kind[netpolicy.Update]{
 		Path:      PoliciesPath,
 		component: "network-policy", verb: "enforce", subject: "NetworkPolicies",
-		missing: errNoPolicies, level: logrus.WarnLevel,
-		check:  (*netpolicy.Update).Check,
-		begins: func(u *netpolicy.Update) bool { return u.Whole },
-		empty:  func(u *netpolicy.Update) bool { return !u.Whole && len(u.Sets)+len(u.Groups)+len(u.Pods) == 0 },
-		Still:  func(last netpolicy.Update) netpolicy.Update { return netpolicy.Update{Active: last.Active} },
+		missing: errNoPolicies,
+		check:   (*netpolicy.Update).Check,
+		begins:  func(u *netpolicy.Update) bool { return u.Whole },
+		empty:   func(u *netpolicy.Update) bool { return !u.Whole && len(u.Sets)+len(u.Groups)+len(u.Pods) == 0 },
+		Still:   func(last netpolicy.Update) netpolicy.Update { return netpolicy.Update{Active: last.Active} },
 	}
 }
 
@@ -92,7 +87,7 @@ func Routes() Kind[routing.Update] {
 	return Kind[routing.Update]{
 		Path:      RoutesPath,
 		component: "gateway", verb: "serve", subject: "routes of Gateways and Ingresses",
-		missing: errNoRoutes, level: logrus.InfoLevel,
+		missing: errNoRoutes, optional: true,
 		check:  (*routing.Update).Check,
 		begins: func(u *routing.Update) bool { return u.Whole },
 		empty:  (*routing.Update).IsEmpty,
@@ -106,7 +101,7 @@ func Orders() Kind[upgrades.Order] {
 	return Kind[upgrades.Order]{
 		Path:      OrdersPath,
 		component: "upgrade", verb: "follow", subject: "orders of Plans",
-		missing: errNoOrders, level: logrus.InfoLevel,
+		missing: errNoOrders, optional: true,
 		check:  (*upgrades.Order).Check,
 		begins: func(*upgrades.Order) bool { return true },
 		empty:  func(*upgrades.Order) bool { return false },

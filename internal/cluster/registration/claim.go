@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/kedge-dev/kedge/internal/base/component"
+	"github.com/kedge-dev/kedge/internal/base/loop"
 )
 
 // apiPatience is how long the API server may take to answer. A node that joins gives up
@@ -217,25 +218,25 @@ func NewServerNode(client kubernetes.Interface, claim Claim) component.Component
 	})
 }
 
-// registerWhenAllowed registers the node, and tries again until that succeeds. The API
-// server's authorizer learns of roles by a watch, so at first it may refuse.
+// registerWhenAllowed registers the node, and tries again until that succeeds.
 func registerWhenAllowed(ctx context.Context, client kubernetes.Interface, claim Claim) error {
-	for wait := 20 * time.Millisecond; ; wait = min(2*wait, apiPatience) {
+	return allowedSoon(logrus.WithField("component", "node-name")).Until(ctx, func(ctx context.Context) error {
 		asking, cancel := context.WithTimeout(ctx, apiPatience)
+		defer cancel()
 		_, err := take(asking, client, nil, claim, true)
-		cancel()
-		if err == nil {
-			component.Report(ctx, nil)
-			return nil
+		if err != nil {
+			err = fmt.Errorf("cannot register node %s yet: %w", claim.Node, err)
 		}
-		component.Report(ctx, fmt.Errorf("cannot register node %s yet: %w", claim.Node, err))
-		if wait == apiPatience || !apierrors.IsForbidden(err) {
-			logrus.WithField("component", "node-name").Warnf("Cannot register node %s, and will try again: %v", claim.Node, err)
-		}
-		select {
-		case <-ctx.Done():
-			return err
-		case <-time.After(wait):
-		}
-	}
+		component.Report(ctx, err)
+		return err
+	})
+}
+
+// allowedSoon returns a Loop that does not say at first that something is forbidden: the API
+// server's authorizer learns of roles by a watch.
+func allowedSoon(log *logrus.Entry) loop.Loop {
+	began := time.Now()
+	return loop.Loop{Log: log, First: 20 * time.Millisecond, Last: apiPatience, Quiet: func(err error) bool {
+		return apierrors.IsForbidden(err) && time.Since(began) < apiPatience
+	}}
 }

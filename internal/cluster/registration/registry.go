@@ -22,15 +22,12 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/kedge-dev/kedge/internal/base/component"
+	"github.com/kedge-dev/kedge/internal/base/loop"
 	"github.com/kedge-dev/kedge/internal/base/objectcache"
 )
 
-const (
-	// retry is the wait before a registration is looked at again after a failure.
-	retry = 5 * time.Second
-	// maxGone is how many UIDs of former registrations are remembered at most.
-	maxGone = 10_000
-)
+// maxGone is how many UIDs of former registrations are remembered at most.
+const maxGone = 10_000
 
 // Registry is a server's view of all registrations. It is safe for concurrent use. Until
 // the component that Follow returns is ready, its methods return ErrNotNow.
@@ -126,10 +123,12 @@ func (r *Registry) follow(ctx context.Context, client kubernetes.Interface, node
 			DeleteFunc: r.secretGone,
 		},
 	})
-	if err := untilAllowed(ctx, func() error {
-		_, err := secrets.List(ctx, selected(metav1.ListOptions{Limit: 1}))
-		return err
-	}); err != nil {
+	if allowedSoon(r.log).Until(ctx, func(ctx context.Context) error {
+		if _, err := secrets.List(ctx, selected(metav1.ListOptions{Limit: 1})); apierrors.IsForbidden(err) {
+			return fmt.Errorf("list registrations: %w", err)
+		}
+		return nil // the informer says what else is wrong
+	}) != nil {
 		return nil
 	}
 	var following sync.WaitGroup
@@ -151,20 +150,6 @@ func (r *Registry) follow(ctx context.Context, client kubernetes.Interface, node
 		timer.Stop()
 	}
 	return nil
-}
-
-// untilAllowed calls do until do is no longer forbidden: the API server's authorizer does
-// not know a new role at once. Any other error of do ends the wait too, because the next
-// request reports it. The error is that of ctx.
-func untilAllowed(ctx context.Context, do func() error) error {
-	for wait := 20 * time.Millisecond; apierrors.IsForbidden(do()); wait = min(2*wait, retry) {
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(wait):
-		}
-	}
-	return ctx.Err()
 }
 
 // withoutPassword is a cache.TransformFunc that drops the hash, which is read when a node
@@ -244,7 +229,8 @@ func (r *Registration) mark() string {
 	return r.UID
 }
 
-// settle compares a registration with its Node after a while. The caller holds mu.
+// settle compares a registration with its Node after a while. After a failure it does so again, and
+// waits twice as long each time. The caller holds mu.
 func (r *Registry) settle(ctx context.Context, node string, after time.Duration) {
 	if timer := r.settling[node]; timer != nil {
 		timer.Stop()
@@ -257,7 +243,7 @@ func (r *Registry) settle(ctx context.Context, node string, after time.Duration)
 		r.log.WithError(err).Debugf("cannot look after the registration of node %s", node)
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		r.settle(ctx, node, retry)
+		r.settle(ctx, node, min(2*max(after, loop.FirstWait), loop.LastWait))
 	})
 }
 

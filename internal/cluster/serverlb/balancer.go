@@ -20,6 +20,8 @@ import (
 	"time"
 
 	"github.com/sirupsen/logrus"
+
+	"github.com/kedge-dev/kedge/internal/base/published"
 )
 
 const (
@@ -54,14 +56,12 @@ type Balancer struct {
 	log *logrus.Entry
 	// searching is held by the goroutine that looks for a server that answers.
 	searching chan struct{}
+	// servers are all known servers, the preferred first. Only the holder of mu sets them.
+	servers published.Value[[]string]
 
-	mu sync.Mutex
-	// servers are all known servers, the preferred first. The slice is replaced, never
-	// changed.
-	servers []string
+	mu      sync.Mutex
 	current string
 	conns   map[*conn]bool // all to current
-	changed chan struct{}
 }
 
 // New returns a Balancer of the user's server and of those that it knew before a restart.
@@ -71,11 +71,11 @@ func New(cfg Config) *Balancer {
 		log:       logrus.WithField("component", "apilb"),
 		searching: make(chan struct{}, 1),
 		conns:     map[*conn]bool{},
-		changed:   make(chan struct{}),
 	}
-	b.servers = b.order(recall(cfg.File, cfg.Server))
-	if len(b.servers) > 0 {
-		b.current = b.servers[0]
+	servers := b.order(recall(cfg.File, cfg.Server))
+	b.servers.Set(servers)
+	if len(servers) > 0 {
+		b.current = servers[0]
 	}
 	return b
 }
@@ -97,11 +97,7 @@ func (b *Balancer) order(learned []string) []string {
 
 // Servers returns the addresses of all servers, and a channel that is closed when they
 // change.
-func (b *Balancer) Servers() (addresses []string, changed <-chan struct{}) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.servers, b.changed
-}
+func (b *Balancer) Servers() (addresses []string, changed <-chan struct{}) { return b.servers.Get() }
 
 // DialContext connects to a server that answers. It ignores the address.
 func (b *Balancer) DialContext(ctx context.Context, network, _ string) (net.Conn, error) {
@@ -236,14 +232,12 @@ func (b *Balancer) Learn(addresses []string) {
 	}
 	servers := b.order(addresses)
 	b.mu.Lock()
-	if slices.Equal(servers, b.servers) {
+	current := b.current
+	if before, _ := b.servers.Get(); slices.Equal(servers, before) {
 		b.mu.Unlock()
 		return
 	}
-	b.servers = servers
-	close(b.changed)
-	b.changed = make(chan struct{})
-	current := b.current
+	b.servers.Set(servers)
 	b.mu.Unlock()
 	b.log.Infof("The servers are at %v", servers)
 	if err := remember(b.cfg.File, b.cfg.Server, addresses); err != nil {

@@ -9,13 +9,13 @@ import (
 	"net/netip"
 	"slices"
 	"strconv"
-	"sync"
 
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/kedge-dev/kedge/internal/base/objectcache"
+	"github.com/kedge-dev/kedge/internal/base/published"
 )
 
 // Others is the component that knows the cluster's other servers. The node of a server
@@ -24,15 +24,13 @@ import (
 type Others struct {
 	source objectcache.Source
 	own    netip.Addr
-
-	mu        sync.Mutex
-	addresses []string
-	changed   chan struct{}
+	// addresses are HOST:PORT of each, sorted.
+	addresses published.Value[[]string]
 }
 
 // New makes the component. own is the address at which this server's API is known.
 func New(source objectcache.Source, own netip.Addr) *Others {
-	return &Others{source: source, own: own, changed: make(chan struct{})}
+	return &Others{source: source, own: own}
 }
 
 // Name implements component.Component.
@@ -66,14 +64,9 @@ func (o *Others) learn(object any) {
 		return
 	}
 	addresses := Addresses(endpoints, o.own.String())
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if slices.Equal(addresses, o.addresses) {
-		return
+	if before, _ := o.addresses.Get(); !slices.Equal(addresses, before) {
+		o.addresses.Set(addresses)
 	}
-	o.addresses = addresses
-	close(o.changed)
-	o.changed = make(chan struct{})
 }
 
 // Addresses returns HOST:PORT of all servers in the EndpointSlice of the Service
@@ -92,8 +85,4 @@ func Addresses(endpoints *discoveryv1.EndpointSlice, except string) (addresses [
 }
 
 // Servers implements tunnel.Servers.
-func (o *Others) Servers() ([]string, <-chan struct{}) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.addresses, o.changed
-}
+func (o *Others) Servers() ([]string, <-chan struct{}) { return o.addresses.Get() }

@@ -17,20 +17,15 @@ import (
 
 	"github.com/sirupsen/logrus"
 	"golang.org/x/net/http2"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
 	"github.com/kedge-dev/kedge/internal/base/component"
+	"github.com/kedge-dev/kedge/internal/base/loop"
 )
 
-const (
-	// handshakeTimeout bounds the time to open a tunnel.
-	handshakeTimeout = 10 * time.Second
-	// steady is how long a tunnel must have lasted so that the next one is opened without
-	// much delay.
-	steady = time.Minute
-)
+// handshakeTimeout bounds the time to open a tunnel.
+const handshakeTimeout = 10 * time.Second
 
 // How many bytes a server may have sent that a pod has not taken yet, for one stream and
 // for all. The sum is large enough that a few streams that stand still do not hold up the
@@ -135,9 +130,7 @@ func (a *Agent) run(ctx context.Context, api kubernetes.Interface, ready func())
 func (a *Agent) keep(ctx context.Context, server string, allowed *targets, ready func()) {
 	defer a.forget(ctx, server)
 	log := a.log.WithField("server", server)
-	delay, told := backoff(), ""
-	for {
-		began := time.Now()
+	loop.Stream(log).Run(ctx, func(ctx context.Context) (loop.Next, error) {
 		err := a.serve(ctx, server, allowed, func() {
 			log.Info("The tunnel is open")
 			a.note(ctx, server, nil)
@@ -146,34 +139,11 @@ func (a *Agent) keep(ctx context.Context, server string, allowed *targets, ready
 				a.cfg.Opened()
 			}
 		})
-		if ctx.Err() != nil {
-			return
+		if ctx.Err() == nil {
+			a.note(ctx, server, err)
 		}
-		if time.Since(began) > steady {
-			delay, told = backoff(), ""
-		}
-		a.note(ctx, server, err)
-		level := logrus.WarnLevel
-		if told == root(err) {
-			level = logrus.DebugLevel
-		}
-		told = root(err)
-		log.Logf(level, "%v. Trying again", err)
-		select {
-		case <-time.After(delay()):
-		case <-ctx.Done():
-			return
-		}
-	}
-}
-
-// root returns the innermost reason of an error, without addresses and ports. Each reason is logged as a
-// warning once.
-func root(err error) string {
-	for inner := errors.Unwrap(err); inner != nil; inner = errors.Unwrap(inner) {
-		err = inner
-	}
-	return err.Error()
+		return loop.Next{}, err
+	})
 }
 
 // note keeps why there is no tunnel to a server, or nil if it is open.
@@ -211,13 +181,7 @@ func (a *Agent) faultLocked() (first error) {
 	return first
 }
 
-// backoff returns the delays between attempts. They are spread, so that the agents do not
-// all come at once to a server that has restarted.
-func backoff() wait.DelayFunc {
-	return wait.Backoff{Duration: 250 * time.Millisecond, Factor: 2, Jitter: 1, Cap: 10 * time.Second, Steps: 10}.DelayFunc()
-}
-
-// serve opens a tunnel and dials for the server until the tunnel breaks.
+// serve opens a tunnel and dials for the server until the tunnel breaks. It always fails.
 func (a *Agent) serve(ctx context.Context, address string, allowed *targets, opened func()) error {
 	conn, err := open(ctx, address, a.cfg.TLS)
 	if err != nil {

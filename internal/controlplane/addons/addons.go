@@ -22,6 +22,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/kedge-dev/kedge/internal/base/config"
+	"github.com/kedge-dev/kedge/internal/base/loop"
 	"github.com/kedge-dev/kedge/manifests"
 )
 
@@ -29,11 +30,14 @@ import (
 // objects, for example a user's labels, stay.
 const fieldManager = "kedge"
 
-// firstRetry is the pause before the second attempt. Each later pause is twice as
-// long, up to lastRetry.
 const (
+	// firstRetry is the pause before the second attempt. Each later pause is twice as
+	// long, up to lastRetry.
 	firstRetry = 50 * time.Millisecond
 	lastRetry  = 5 * time.Second
+	// startPatience is for how long failures are not logged: the first attempts usually fail
+	// while the server starts.
+	startPatience = 2 * time.Second
 )
 
 // writers is how many objects are applied at once: the datastore syncs the disk once for all
@@ -84,21 +88,23 @@ func (a *Addons) Run(ctx context.Context, ready func()) error {
 	}
 	objects, ofGatewayAPI := withoutGatewayAPI(objects)
 	announce := sync.OnceFunc(ready)
-	if !a.retry(ctx, func() (err error) {
+	began := time.Now()
+	applying := loop.Loop{Log: a.log, First: firstRetry, Last: lastRetry, Quiet: func(error) bool { return time.Since(began) < startPatience }}
+	if applying.Until(ctx, func(ctx context.Context) (err error) {
 		var missing bool
 		objects, missing, err = a.applyAll(ctx, objects)
 		if !missing {
 			announce()
 		}
 		return err
-	}) {
+	}) != nil {
 		return nil
 	}
 	if err := a.removeDisabled(ctx); err != nil && ctx.Err() == nil {
 		a.log.Warnf("Cannot remove all objects of disabled parts. The next start of kedge tries again: %v", err)
 	}
 	if a.cfg.Cluster.RunsGateway() {
-		a.retry(ctx, func() error { return a.applyGatewayAPI(ctx, ofGatewayAPI) })
+		_ = applying.Until(ctx, func(ctx context.Context) error { return a.applyGatewayAPI(ctx, ofGatewayAPI) })
 	}
 	<-ctx.Done()
 	return nil
@@ -117,25 +123,6 @@ func (a *Addons) connect() (err error) {
 		}
 	}
 	return nil
-}
-
-// retry calls attempt until it succeeds. It returns false if ctx ends before that.
-func (a *Addons) retry(ctx context.Context, attempt func() error) bool {
-	for wait := firstRetry; ; wait = min(2*wait, lastRetry) {
-		err := attempt()
-		if err == nil {
-			return true
-		}
-		// The first attempts usually fail while the server starts.
-		if wait > time.Second && ctx.Err() == nil {
-			a.log.Warnf("will try again in %s: %v", wait, err)
-		}
-		select {
-		case <-ctx.Done():
-			return false
-		case <-time.After(wait):
-		}
-	}
 }
 
 // objects returns everything that has to be applied.

@@ -21,19 +21,13 @@ import (
 	"k8s.io/client-go/tools/record"
 
 	"github.com/kedge-dev/kedge/internal/base/events"
+	"github.com/kedge-dev/kedge/internal/base/loop"
 	"github.com/kedge-dev/kedge/internal/base/objectcache"
 	"github.com/kedge-dev/kedge/internal/controlplane/gateway/acme"
 	"github.com/kedge-dev/kedge/internal/controlplane/gateway/front"
 )
 
 const controllerName = "gateway"
-
-// A failed write is repeated after firstRetry, and then after twice as long each time, up to
-// lastRetry.
-const (
-	firstRetry = time.Second
-	lastRetry  = time.Minute
-)
 
 // ControllerConfig is what a Controller needs.
 type ControllerConfig struct {
@@ -123,7 +117,8 @@ func (c *Controller) Lead(ctx context.Context, ready func()) error {
 		return nil
 	}
 	ready()
-	return t.run(ctx)
+	t.run(ctx)
+	return nil
 }
 
 // term is the controller while this server leads.
@@ -151,49 +146,18 @@ type term struct {
 	ingresses statuses
 	// told are the faults about which there was an Event.
 	told map[string]bool
-	// failure is the last one that was logged.
-	failure string
 }
 
 // run writes what differs until ctx ends.
-func (t *term) run(ctx context.Context) error {
-	wait := firstRetry
-	for {
-		newest, renewed := t.Compiler.result()
-		var again <-chan time.Time
-		if newest != nil {
-			err := t.sync(ctx, newest)
-			if ctx.Err() != nil {
-				return nil
-			}
-			if err == nil {
-				wait = firstRetry
-			} else {
-				again = time.After(wait)
-				wait = min(2*wait, lastRetry)
-			}
-			t.report(err)
+func (t *term) run(ctx context.Context) {
+	// sync has left out what passes by itself.
+	loop.Loop{Log: t.log, Wake: t.changes}.Run(ctx, func(ctx context.Context) (loop.Next, error) {
+		newest, renewed := t.Compiler.newest.Get()
+		if newest == nil {
+			return loop.Next{Changed: renewed}, nil
 		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-renewed:
-		case <-t.changes:
-		case <-again:
-		}
-	}
-}
-
-// report logs a failure, unless it is the same as before.
-func (t *term) report(err error) {
-	failure := ""
-	if err != nil {
-		failure = err.Error()
-	}
-	if failure != "" && failure != t.failure {
-		t.log.Warn(failure)
-	}
-	t.failure = failure
+		return loop.Next{Changed: renewed}, t.sync(ctx, newest)
+	})
 }
 
 // sync writes what differs. A failure about one object does not keep the others from being

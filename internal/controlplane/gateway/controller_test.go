@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	k8stesting "k8s.io/client-go/testing"
 
+	"github.com/kedge-dev/kedge/internal/base/loop"
 	"github.com/kedge-dev/kedge/internal/base/servicelb"
 	"github.com/kedge-dev/kedge/internal/controlplane/gateway/front"
 )
@@ -39,7 +40,7 @@ func TestFailure(t *testing.T) {
 		if got := w.condition(httpRouteResource, "shop", "web", "Accepted"); got != "True/Accepted" {
 			t.Errorf("beside a route that cannot be written, another one is accepted: %s", got)
 		}
-		time.Sleep(5 * lastRetry)
+		time.Sleep(5 * loop.LastWait)
 		w.settle()
 		if got := w.condition(httpRouteResource, "shop", "bad", "Accepted"); got != "True/Accepted" {
 			t.Errorf("after %d attempts the route is accepted: %s", attempts, got)
@@ -196,15 +197,15 @@ spec:
 		if got := w.listed(); !slices.Contains(got, "configmaps") {
 			t.Errorf("with a reference to a ConfigMap it lists %v", got)
 		}
-		before, _ := w.compiler.result()
+		before, _ := w.compiler.newest.Get()
 		w.apply("apiVersion: v1\nkind: ConfigMap\nmetadata: {namespace: shop, name: other}\n")
 		w.settle()
-		if now, _ := w.compiler.result(); now != before {
+		if now, _ := w.compiler.newest.Get(); now != before {
 			t.Error("a ConfigMap that nobody refers to leads to a run")
 		}
 		w.apply("apiVersion: v1\nkind: ConfigMap\nmetadata: {namespace: shop, name: ca}\ndata: {ca.crt: nonsense}\n")
 		w.settle()
-		if now, _ := w.compiler.result(); now == before {
+		if now, _ := w.compiler.newest.Get(); now == before {
 			t.Error("the ConfigMap changes nothing")
 		}
 	})

@@ -26,6 +26,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/kedge-dev/kedge/internal/base/objectcache"
+	"github.com/kedge-dev/kedge/internal/base/published"
 	"github.com/kedge-dev/kedge/internal/base/routing"
 	"github.com/kedge-dev/kedge/internal/controlplane/gateway/endpoints"
 	"github.com/kedge-dev/kedge/internal/controlplane/gateway/front"
@@ -75,12 +76,8 @@ type Compiler struct {
 	matters relevance
 	// logged is what was logged last. Only the goroutine of Run uses it.
 	logged string
-
-	mu sync.Mutex
 	// newest is what was worked out last. It is nil before the first time.
-	newest *compiled
-	// renewed is closed when newest changes.
-	renewed chan struct{}
+	newest published.Value[*compiled]
 }
 
 // New makes the component.
@@ -88,7 +85,7 @@ func New(cfg Config) *Compiler {
 	return &Compiler{
 		cfg: cfg, metrics: newMetrics(), ended: make(chan struct{}),
 		dial:    func(config *rest.Config) (dynamic.Interface, error) { return dynamic.NewForConfig(config) },
-		changes: objectcache.NewChanges(), renewed: make(chan struct{}),
+		changes: objectcache.NewChanges(),
 	}
 }
 
@@ -119,7 +116,7 @@ func (c *Compiler) Run(ctx context.Context, ready func()) error {
 		if err != nil || ctx.Err() != nil {
 			return err
 		}
-		c.publish(now)
+		c.newest.Set(now)
 		c.log(now)
 		ready()
 		select {
@@ -139,26 +136,9 @@ func (c *Compiler) Run(ctx context.Context, ready func()) error {
 	}
 }
 
-// publish makes a result the newest one.
-func (c *Compiler) publish(now *compiled) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.newest = now
-	close(c.renewed)
-	c.renewed = make(chan struct{})
-}
-
-// result returns the newest result, or nil before the first one, and a channel that is
-// closed when there is a newer one.
-func (c *Compiler) result() (*compiled, <-chan struct{}) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.newest, c.renewed
-}
-
 // before returns the newest result, or an empty one before the first.
 func (c *Compiler) before() *compiled {
-	if newest, _ := c.result(); newest != nil {
+	if newest, _ := c.newest.Get(); newest != nil {
 		return newest
 	}
 	return &compiled{}
@@ -177,33 +157,21 @@ func (c *Compiler) log(now *compiled) {
 	}
 }
 
-// errEnded is the end of a watch that the caller has not ended.
-var errEnded = fmt.Errorf("this server is stopping: %w", context.Canceled)
-
 // Watch sends what a node has to serve: first everything, and then each change. While send
 // runs, changes are put together. A node gets only what the fronts that it serves lead to.
-// Watch returns nil when ctx ends, and otherwise the error of send, or that the component has
-// ended. It may be called before Run. Nobody may change what an update points to.
+// Watch returns nil when ctx ends, and otherwise the error of send, or published.ErrEnded when the
+// component has ended. It may be called before Run. Nobody may change what an update points to.
 func (c *Compiler) Watch(ctx context.Context, node string, send func(routing.Update) error) error {
 	var sent *routing.State
-	for {
-		newest, renewed := c.result()
-		if newest != nil {
-			if state := newest.parts.of(node); state != sent {
-				if update := routing.Diff(sent, state); !update.IsEmpty() {
-					if err := send(update); err != nil {
-						return err
-					}
-				}
-				sent = state
-			}
-		}
-		select {
-		case <-ctx.Done():
+	return c.newest.Watch(ctx, c.ended, func(newest *compiled) error {
+		if newest == nil || newest.parts.of(node) == sent {
 			return nil
-		case <-c.ended:
-			return errEnded
-		case <-renewed:
 		}
-	}
+		before := sent
+		sent = newest.parts.of(node)
+		if update := routing.Diff(before, sent); !update.IsEmpty() {
+			return send(update)
+		}
+		return nil
+	})
 }

@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/kedge-dev/kedge/internal/base/published"
 	"github.com/kedge-dev/kedge/internal/base/routing"
 	"github.com/kedge-dev/kedge/internal/base/servicelb"
 	"github.com/kedge-dev/kedge/internal/controlplane/gateway/front"
@@ -191,10 +192,10 @@ func TestGateway(t *testing.T) {
 			if got := w.served().Backends["shop/web:80"].Endpoints; len(got) != 2 || w.updates != told+1 {
 				t.Errorf("turn %d: the endpoints are %v after %d updates", turn, got, w.updates-told)
 			}
-			before, _ := w.compiler.result()
+			before, _ := w.compiler.newest.Get()
 			w.apply("apiVersion: v1\nkind: Secret\nmetadata: {namespace: shop, name: other}\n---\napiVersion: v1\nkind: Service\nmetadata: {namespace: shop, name: other}\n")
 			w.settle()
-			if now, _ := w.compiler.result(); now != before {
+			if now, _ := w.compiler.newest.Get(); now != before {
 				t.Errorf("turn %d: objects that nobody refers to lead to a run", turn)
 			}
 			w.writes()
@@ -451,12 +452,12 @@ func TestWatchLater(t *testing.T) {
 		var got routing.Update
 		fails := func(update routing.Update) error {
 			got = update
-			return errEnded
+			return published.ErrEnded
 		}
-		if err := w.compiler.Watch(w.ctx, "n", fails); err != errEnded || !got.Whole || len(got.Sockets) != 1 {
+		if err := w.compiler.Watch(w.ctx, "n", fails); err != published.ErrEnded || !got.Whole || len(got.Sockets) != 1 {
 			t.Errorf("got %+v, and the error %v", got, err)
 		}
-		if err := w.compiler.Watch(w.ctx, "unknown", fails); err != errEnded || !got.Whole || len(got.Sockets)+len(got.Certificates) != 0 {
+		if err := w.compiler.Watch(w.ctx, "unknown", fails); err != published.ErrEnded || !got.Whole || len(got.Sockets)+len(got.Certificates) != 0 {
 			t.Errorf("an unknown node gets %+v, and the error %v", got, err)
 		}
 	})

@@ -18,7 +18,7 @@ func TestPodsBehindBackends(t *testing.T) {
 			t.Fatalf("at first the endpoints are %s", got)
 		}
 		runs := func() *compiled {
-			now, _ := w.compiler.result()
+			now, _ := w.compiler.newest.Get()
 			return now
 		}
 		before := runs()

@@ -31,6 +31,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/kedge-dev/kedge/internal/base/objectcache"
+	"github.com/kedge-dev/kedge/internal/base/published"
 	"github.com/kedge-dev/kedge/internal/base/routing"
 	"github.com/kedge-dev/kedge/internal/controlplane/gateway/acme"
 	"github.com/kedge-dev/kedge/internal/controlplane/gateway/endpoints"
@@ -89,7 +90,7 @@ func run(t *testing.T, objects string, do func(*world)) {
 		})
 		running.Go(func() {
 			err := w.compiler.Watch(t.Context(), "n", w.serve)
-			if !errors.Is(err, errEnded) {
+			if !errors.Is(err, published.ErrEnded) {
 				t.Errorf("the watch of the node ended with %v", err)
 			}
 		})

@@ -21,6 +21,7 @@ package loadbalancer
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -46,12 +47,10 @@ import (
 
 	"github.com/kedge-dev/kedge/internal/base/config"
 	"github.com/kedge-dev/kedge/internal/base/events"
+	"github.com/kedge-dev/kedge/internal/base/loop"
 	"github.com/kedge-dev/kedge/internal/base/objectcache"
 	"github.com/kedge-dev/kedge/internal/base/servicelb"
 )
-
-// retryInterval is the wait before a failed write is repeated.
-const retryInterval = time.Second
 
 // Config is what the controller needs.
 type Config struct {
@@ -147,6 +146,8 @@ type term struct {
 
 	// told has the last warning about each Service, so that each is told once.
 	told map[types.UID]string
+	// poolFaults has what is wrong with pools.
+	poolFaults loop.Faults
 	// leased is true if there may be Leases of addresses. It is true at first, because an
 	// earlier term may have made some.
 	leased bool
@@ -174,6 +175,7 @@ func newTerm(cfg Config, liveness *liveness, api kubernetes.Interface, custom dy
 		slices:     factory.Discovery().V1().EndpointSlices().Lister(),
 		namespaces: core.Namespaces().Lister(),
 		told:       map[types.UID]string{},
+		poolFaults: loop.Faults{Log: log},
 		leased:     true,
 	}
 	for informer, handler := range map[cache.SharedIndexInformer]cache.ResourceEventHandler{
@@ -210,6 +212,9 @@ func (t *term) run(ctx context.Context) {
 	}
 	t.changes.Notify()
 	defer t.liveness.pause()
+	// A conflict only means that the cache is behind.
+	attempts := loop.Loop{Log: t.log, Quiet: apierrors.IsConflict}.Attempts()
+	var again <-chan time.Time
 	for {
 		select {
 		case <-ctx.Done():
@@ -220,23 +225,19 @@ func (t *term) run(ctx context.Context) {
 				continue
 			}
 		case <-t.changes:
+		case <-again:
 		}
 		ours, err := t.sync(ctx)
 		if ctx.Err() != nil {
 			return
 		}
-		if err != nil {
-			// A conflict only means that the cache is behind.
-			if !apierrors.IsConflict(err) {
-				t.log.Warn(err)
-			}
-			time.AfterFunc(retryInterval, t.changes.Notify)
-		}
+		again = attempts.Again(err)
 		t.liveness.need(ours)
 	}
 }
 
-// sync writes what has to change. It tells whether there is a Service for the controller.
+// sync writes what has to change. It tells whether there is a Service for the controller. A failure
+// about one Service or Lease does not keep the others from being written.
 func (t *term) sync(ctx context.Context) (ours bool, err error) {
 	// Listing a cache does not fail.
 	all, _ := t.services.List(labels.Everything())
@@ -264,7 +265,7 @@ func (t *term) sync(ctx context.Context) (ours bool, err error) {
 	}
 	if len(served)+len(external) > 0 && len(nodes) > 0 && !registered {
 		// The registrations are not read yet. Until then the Services keep what they have.
-		time.AfterFunc(retryInterval, t.changes.Notify)
+		time.AfterFunc(loop.FirstWait, t.changes.Notify)
 		return len(served) > 0, nil
 	}
 	leases, err := t.readLeases(ctx, len(w.pools) > 0)
@@ -275,26 +276,21 @@ func (t *term) sync(ctx context.Context) (ours bool, err error) {
 		w.held[address] = lease.Annotations[ownerOfLease]
 	}
 	outcomes, wanted := w.plan()
-	// The Leases come first, because nobody answers at an address that has none.
-	if err := t.writeLeases(ctx, leases, wanted); err != nil {
-		return len(served) > 0, err
-	}
-	var failed error
+	// The Leases come first, because nobody answers at an address that has none. A Service that wants
+	// such an address stays as it is.
+	unleased, err := t.writeLeases(ctx, leases, wanted)
+	faults := []error{err}
 	for _, service := range served {
-		if err := t.write(ctx, service, outcomes[service.UID]); err != nil {
-			failed = err
+		if o := outcomes[service.UID]; !slices.ContainsFunc(o.addresses, func(a netip.Addr) bool { return unleased[a] }) {
+			faults = append(faults, t.write(ctx, service, o))
 		}
 	}
 	for _, service := range released {
-		if err := t.clear(ctx, service); err != nil {
-			failed = err
-		}
+		faults = append(faults, t.clear(ctx, service))
 	}
 	t.forget(served)
-	if err := t.judge(ctx, external, w); err != nil {
-		failed = err
-	}
-	return len(served) > 0, failed
+	faults = append(faults, t.judge(ctx, external, w))
+	return len(served) > 0, errors.Join(faults...)
 }
 
 // localNodes returns the nodes that have a ready endpoint of a Service, with its ports there.

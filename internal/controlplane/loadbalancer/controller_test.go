@@ -3,17 +3,22 @@ package loadbalancer
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"net/netip"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/sirupsen/logrus"
+	logrustest "github.com/sirupsen/logrus/hooks/test"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -21,6 +26,7 @@ import (
 	dynamicfake "k8s.io/client-go/dynamic/fake"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/tools/record"
 
 	"github.com/kedge-dev/kedge/internal/base/config"
@@ -33,7 +39,9 @@ type harness struct {
 	api    *fake.Clientset
 	pools  *dynamicfake.FakeDynamicClient
 	events *record.FakeRecorder
-	mu     sync.Mutex
+	// log has what a term of run logs.
+	log *logrustest.Hook
+	mu  sync.Mutex
 	// silent are the nodes that do not answer, and asked is how often nodes were asked.
 	silent []string
 	asked  int
@@ -45,7 +53,9 @@ type harness struct {
 func run(t *testing.T, do func(h *harness), objects ...runtime.Object) {
 	t.Helper()
 	beside(t, func(h *harness, cfg Config, factory informers.SharedInformerFactory) func(context.Context) {
-		controller, err := newTerm(cfg, newLiveness(cfg), h.api, h.pools, factory, h.events, logrus.WithField("component", "test"))
+		var log *logrus.Logger
+		log, h.log = logrustest.NewNullLogger()
+		controller, err := newTerm(cfg, newLiveness(cfg), h.api, h.pools, factory, h.events, logrus.NewEntry(log))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -324,6 +334,63 @@ func TestControllerPools(t *testing.T) {
 			t.Errorf("there are %v: %v", list.Items, err)
 		}
 	}, aService("web", 1, class(servicelb.PoolClass)), object("node-1", "192.0.2.1", ""), object("node-2", "192.0.2.2", ""))
+}
+
+// TestControllerFails has an address whose Lease cannot be made for a while, and a Service that
+// somebody changes all the time. Each costs the others nothing, and a conflict hides no fault.
+func TestControllerFails(t *testing.T) {
+	run(t, func(h *harness) {
+		var fails atomic.Bool
+		fails.Store(true)
+		h.api.PrependReactor("create", "leases", func(action clienttesting.Action) (bool, runtime.Object, error) {
+			lease := action.(clienttesting.CreateAction).GetObject().(*coordinationv1.Lease)
+			return fails.Load() && lease.Annotations[servicelb.AddressOfLease] == "198.51.100.1", nil, apierrors.NewInternalError(errors.New("disk full"))
+		})
+		h.api.PrependReactor("patch", "services", func(action clienttesting.Action) (bool, runtime.Object, error) {
+			changed := action.(clienttesting.PatchAction).GetName() == "changed"
+			return fails.Load() && changed, nil, apierrors.NewConflict(schema.GroupResource{}, "changed", errors.New("newer"))
+		})
+		said := func() (all []string) {
+			for _, entry := range h.log.AllEntries() {
+				all = append(all, entry.Message)
+			}
+			h.log.Reset()
+			return all
+		}
+		h.pool("lan", `{"addresses": ["198.51.100.1-198.51.100.9"]}`)
+		h.update(object("node-1", "192.0.2.1", `{"80/tcp":""}`))
+		h.want("first", time.Minute)
+		h.want("second", 0, "198.51.100.2")
+		h.want("changed", 0)
+		if got := said(); len(got) != 1 || !strings.Contains(got[0], "make Lease of 198.51.100.1") || strings.Contains(got[0], "newer") {
+			t.Errorf("the log has %q", got)
+		}
+		fails.Store(false)
+		h.want("first", time.Minute, "198.51.100.1")
+		h.want("changed", 0, "192.0.2.1")
+		if got := said(); len(got) != 1 {
+			t.Errorf("in the end the log has %q", got)
+		}
+
+		t.Log("what is wrong with pools is said once")
+		h.pool("wrong", `{"addresses": ["nonsense"]}`)
+		h.pool("bad", `{"addresses": ["10.43.0.0/24"]}`)
+		synctest.Wait()
+		said()
+		h.update(object("node-1", "192.0.2.1", `{"80/tcp":"sshd"}`))
+		h.want("changed", time.Minute)
+		if got := said(); len(got) != 0 {
+			t.Errorf("about the pools the log has %q", got)
+		}
+		if err := h.pools.Resource(PoolResource).Delete(t.Context(), "wrong", metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		if got := said(); len(got) != 1 || !strings.Contains(got[0], "LoadBalancerPool bad") || strings.Contains(got[0], "nonsense") {
+			t.Errorf("with one wrong pool less the log has %q", got)
+		}
+	}, aService("first", 3, class(servicelb.PoolClass)), aService("second", 2, class(servicelb.PoolClass)), aService("changed", 1),
+		object("node-1", "192.0.2.1", ""))
 }
 
 // TestControllerClaims has nodes that claim addresses of others.

@@ -17,6 +17,7 @@ import (
 	corelisters "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/kedge-dev/kedge/internal/base/loop"
 	"github.com/kedge-dev/kedge/internal/base/objectcache"
 	"github.com/kedge-dev/kedge/internal/base/servicelb"
 )
@@ -78,6 +79,7 @@ func (d *deputy) run(ctx context.Context) {
 	}
 	d.changes.Notify()
 	defer d.liveness.pause()
+	faults := loop.Faults{Log: d.log}
 	for {
 		select {
 		case <-ctx.Done():
@@ -85,8 +87,9 @@ func (d *deputy) run(ctx context.Context) {
 		case <-d.liveness.tick:
 			nodes, _ := d.nodes.List(labels.Everything()) // listing a cache does not fail
 			d.liveness.ask(ctx, nodes)
-			if err := d.standIn(ctx, nodes); err != nil && ctx.Err() == nil && !apierrors.IsConflict(err) {
-				d.log.Warn(err)
+			// A conflict only means that the cache is behind.
+			if err := d.standIn(ctx, nodes); ctx.Err() == nil && !apierrors.IsConflict(err) {
+				faults.Tell(err)
 			}
 		case <-d.changes:
 			services, _ := d.services.List(labels.Everything())

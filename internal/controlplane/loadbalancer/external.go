@@ -3,6 +3,7 @@ package loadbalancer
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -28,8 +29,9 @@ const reasonRefused = "AddressRefused"
 // Services, so that nodes serve none of the addresses. The API refuses such addresses
 // (controlplane/restriction), except if the Service is from before that rule, or older than the node
 // or the pool that has the address now.
-func (t *term) judge(ctx context.Context, services []*corev1.Service, w *world) (failed error) {
+func (t *term) judge(ctx context.Context, services []*corev1.Service, w *world) error {
 	servers := t.apiServers()
+	var faults []error
 	for _, service := range services {
 		external, _ := servicelb.Foreign(service)
 		var refused []string
@@ -38,11 +40,9 @@ func (t *term) judge(ctx context.Context, services []*corev1.Service, w *world) 
 				refused = append(refused, fmt.Sprintf("%s is %s", address, owner))
 			}
 		}
-		if err := t.mark(ctx, service, refused); err != nil {
-			failed = err
-		}
+		faults = append(faults, t.mark(ctx, service, refused))
 	}
-	return failed
+	return errors.Join(faults...)
 }
 
 // ownerOf says whose an address is: "an address of node a". It returns an empty text if a Service may

@@ -146,12 +146,13 @@ func (t *term) watchPools(ctx context.Context) {
 	cache.WaitFor(waiting, "", informer.HasSyncedChecker())
 }
 
-// readPools returns the pools, sorted by name. It leaves out what is wrong.
+// readPools returns the pools, sorted by name. It leaves out what is wrong, and logs it once.
 func (t *term) readPools() []*pool {
 	if t.pools == nil {
 		return nil
 	}
 	var pools []*pool
+	var faults []error
 	for _, object := range t.pools.List() {
 		custom, is := object.(*unstructured.Unstructured)
 		if !is {
@@ -159,7 +160,7 @@ func (t *term) readPools() []*pool {
 		}
 		p, err := parsePool(custom)
 		if err != nil {
-			t.log.Warnf("LoadBalancerPool %s: %v", custom.GetName(), err)
+			faults = append(faults, fmt.Errorf("LoadBalancerPool %s: %w", custom.GetName(), err))
 		}
 		if p == nil || err != nil && len(p.ranges) == 0 {
 			continue
@@ -169,12 +170,14 @@ func (t *term) readPools() []*pool {
 				return r.contains(prefix.Addr()) || prefix.Contains(r.first)
 			})
 			if inside {
-				t.log.Warnf("LoadBalancerPool %s: the addresses from %s to %s overlap with cluster-cidr or service-cidr and are not used", p.name, r.first, r.last)
+				faults = append(faults, fmt.Errorf("LoadBalancerPool %s: the addresses from %s to %s overlap with cluster-cidr or service-cidr and are not used", p.name, r.first, r.last))
 			}
 			return inside
 		})
 		pools = append(pools, p)
 	}
+	slices.SortFunc(faults, func(a, b error) int { return strings.Compare(a.Error(), b.Error()) })
+	t.poolFaults.Tell(errors.Join(faults...))
 	slices.SortFunc(pools, func(a, b *pool) int { return strings.Compare(a.name, b.name) })
 	return pools
 }

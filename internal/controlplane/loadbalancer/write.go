@@ -4,7 +4,9 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -139,49 +141,59 @@ func (t *term) readLeases(ctx context.Context, needed bool) (map[netip.Addr]*coo
 	return leases, nil
 }
 
-// writeLeases makes, changes and deletes Leases.
-func (t *term) writeLeases(ctx context.Context, leases map[netip.Addr]*coordinationv1.Lease, wanted map[netip.Addr]*announced) error {
+// writeLeases makes, changes and deletes Leases. It returns the wanted addresses for which it has
+// failed.
+func (t *term) writeLeases(ctx context.Context, leases map[netip.Addr]*coordinationv1.Lease, wanted map[netip.Addr]*announced) (unleased map[netip.Addr]bool, failed error) {
+	unleased = map[netip.Addr]bool{}
 	client := t.api.CoordinationV1().Leases(servicelb.Namespace)
 	for address, lease := range leases {
 		if wanted[address] != nil {
 			continue
 		}
 		if err := client.Delete(ctx, lease.Name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
-			return fmt.Errorf("delete Lease of %s: %w", address, err)
+			failed = errors.Join(failed, fmt.Errorf("delete Lease of %s: %w", address, err))
 		}
 	}
-	for address, want := range wanted {
-		annotations := map[string]string{
-			servicelb.AddressOfLease: address.String(),
-			servicelb.NodesOfLease:   strings.Join(want.nodes, ","),
-			ownerOfLease:             want.services,
+	for _, address := range slices.SortedFunc(maps.Keys(wanted), netip.Addr.Compare) {
+		if err := t.writeLease(ctx, address, leases[address], wanted[address]); err != nil {
+			unleased[address], failed = true, errors.Join(failed, err)
 		}
-		lease := leases[address]
-		if lease == nil {
-			t.leased = true
-			_, err := client.Create(ctx, &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{
-				Name: servicelb.LeaseName(address), Labels: map[string]string{servicelb.LeaseLabel: ""}, Annotations: annotations,
-			}}, metav1.CreateOptions{})
-			if err != nil {
-				return fmt.Errorf("make Lease of %s: %w", address, err)
-			}
-			continue
-		}
-		same := true
-		for key, value := range annotations {
-			same = same && lease.Annotations[key] == value
-		}
-		if same {
-			continue
-		}
-		// Without the version, because the holder renews the Lease all the time.
-		patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": lease.UID, "annotations": annotations}})
+	}
+	return unleased, failed
+}
+
+// writeLease makes the Lease of an address, or changes the one that is there.
+func (t *term) writeLease(ctx context.Context, address netip.Addr, lease *coordinationv1.Lease, want *announced) error {
+	client := t.api.CoordinationV1().Leases(servicelb.Namespace)
+	annotations := map[string]string{
+		servicelb.AddressOfLease: address.String(),
+		servicelb.NodesOfLease:   strings.Join(want.nodes, ","),
+		ownerOfLease:             want.services,
+	}
+	if lease == nil {
+		t.leased = true
+		_, err := client.Create(ctx, &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{
+			Name: servicelb.LeaseName(address), Labels: map[string]string{servicelb.LeaseLabel: ""}, Annotations: annotations,
+		}}, metav1.CreateOptions{})
 		if err != nil {
-			return fmt.Errorf("encode patch: %w", err)
+			return fmt.Errorf("make Lease of %s: %w", address, err)
 		}
-		if _, err := client.Patch(ctx, lease.Name, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
-			return fmt.Errorf("change Lease of %s: %w", address, err)
-		}
+		return nil
+	}
+	same := true
+	for key, value := range annotations {
+		same = same && lease.Annotations[key] == value
+	}
+	if same {
+		return nil
+	}
+	// Without the version, because the holder renews the Lease all the time.
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": lease.UID, "annotations": annotations}})
+	if err != nil {
+		return fmt.Errorf("encode patch: %w", err)
+	}
+	if _, err := client.Patch(ctx, lease.Name, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
+		return fmt.Errorf("change Lease of %s: %w", address, err)
 	}
 	return nil
 }

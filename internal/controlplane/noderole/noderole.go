@@ -16,10 +16,11 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/kedge-dev/kedge/internal/base/component"
+	"github.com/kedge-dev/kedge/internal/base/loop"
 )
 
-// retry is the pause after a failed attempt.
-const retry = 30 * time.Second
+// patience is how long an attempt may take.
+const patience = 30 * time.Second
 
 // Roles are what a server runs.
 type Roles struct{ ControlPlane, Etcd bool }
@@ -44,27 +45,20 @@ func New(client *rest.Config, node string, roles Roles) component.Component {
 			return fmt.Errorf("make client: %w", err)
 		}
 		announce := sync.OnceFunc(ready)
-		for {
-			err := labelNode(ctx, api, node, roles.labels())
-			announce()
-			if err == nil {
-				<-ctx.Done()
-				return nil
+		_ = loop.Loop{Log: logrus.WithField("component", "node-role")}.Until(ctx, func(ctx context.Context) error {
+			defer announce()
+			if err := labelNode(ctx, api, node, roles.labels()); err != nil {
+				return fmt.Errorf("cannot label node %s: %w", node, err)
 			}
-			if ctx.Err() == nil {
-				logrus.WithField("component", "node-role").Warnf("Cannot label node %s, trying again: %v", node, err)
-			}
-			select {
-			case <-ctx.Done():
-				return nil
-			case <-time.After(retry):
-			}
-		}
+			return nil
+		})
+		<-ctx.Done()
+		return nil
 	})
 }
 
 func labelNode(ctx context.Context, api kubernetes.Interface, name string, labels map[string]bool) error {
-	ctx, cancel := context.WithTimeout(ctx, retry)
+	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	node, err := api.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
 	if err != nil {

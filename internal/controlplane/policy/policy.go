@@ -25,6 +25,7 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/events"
 	"github.com/kedge-dev/kedge/internal/base/netpolicy"
 	"github.com/kedge-dev/kedge/internal/base/objectcache"
+	"github.com/kedge-dev/kedge/internal/base/published"
 )
 
 const name = "policy-compiler"
@@ -237,13 +238,10 @@ func (c *Compiler) change(do func()) {
 	}
 }
 
-// errEnded is the end of a watch that the caller has not ended.
-var errEnded = fmt.Errorf("this server is stopping: %w", context.Canceled)
-
 // Watch sends what a node has to know: first everything, and then each change. While send
 // runs, changes are put together. Watch returns nil when ctx ends, and otherwise the
-// error of send, or that the component has ended. It may be called before Run. Nobody may
-// change what an update points to.
+// error of send, or published.ErrEnded when the component has ended. It may be called before
+// Run. Nobody may change what an update points to.
 func (c *Compiler) Watch(ctx context.Context, node string, send func(netpolicy.Update) error) error {
 	c.mu.Lock()
 	w := c.model.watch(node)
@@ -258,7 +256,7 @@ func (c *Compiler) Watch(ctx context.Context, node string, send func(netpolicy.U
 		case <-ctx.Done():
 			return nil
 		case <-c.ended:
-			return errEnded
+			return published.ErrEnded
 		case <-w.signal:
 		}
 		c.mu.Lock()

@@ -17,6 +17,7 @@ import (
 
 	"github.com/kedge-dev/kedge/internal/base/netpolicy"
 	"github.com/kedge-dev/kedge/internal/base/objectcache"
+	"github.com/kedge-dev/kedge/internal/base/published"
 )
 
 // run runs a compiler over a fake API.
@@ -133,7 +134,7 @@ func TestCompiler(t *testing.T) {
 			t.Errorf("it lists %v", kinds)
 		}
 		stop()
-		if err := <-watching; !errors.Is(err, errEnded) {
+		if err := <-watching; !errors.Is(err, published.ErrEnded) {
 			t.Errorf("the watch ended with %v", err)
 		}
 	})

@@ -24,6 +24,7 @@ import (
 	"k8s.io/client-go/tools/record"
 
 	"github.com/kedge-dev/kedge/internal/base/events"
+	"github.com/kedge-dev/kedge/internal/base/loop"
 	"github.com/kedge-dev/kedge/internal/base/objectcache"
 	"github.com/kedge-dev/kedge/internal/base/upgrades"
 	"github.com/kedge-dev/kedge/internal/cluster/servers"
@@ -32,7 +33,7 @@ import (
 
 const (
 	// soon is when the controller looks again at nodes that are being drained, and after a
-	// failed write. later is when it looks at Plans for which only time passes.
+	// first failure. later is when it looks at Plans for which only time passes.
 	soon  = 2 * time.Second
 	later = 20 * time.Second
 )
@@ -141,8 +142,6 @@ type term struct {
 	written map[types.UID]written
 	now     func() time.Time
 	newID   func() string
-	// told is the last failure that was logged.
-	told string
 }
 
 // written is a Plan as it was written over a version of it. What another Plan may do follows from
@@ -165,34 +164,14 @@ func newTerm(cfg ControllerConfig, log *logrus.Entry, api kubernetes.Interface, 
 
 // run carries Plans out until ctx ends.
 func (t *term) run(ctx context.Context) {
-	for ctx.Err() == nil {
-		plans, known, renewed := t.Plans.current()
-		var again <-chan time.Time
-		if known {
-			wait, err := t.sync(ctx, plans)
-			if t.report(ctx, err); err != nil {
-				wait = soon
-			}
-			if wait > 0 {
-				again = time.After(wait)
-			}
+	// step and cordon have left out what passes by itself.
+	loop.Loop{Log: t.log, First: soon, Last: later, Wake: t.changes}.Run(ctx, func(ctx context.Context) (next loop.Next, err error) {
+		plans, renewed := t.Plans.newest.Get()
+		if next.Changed = renewed; plans != nil {
+			next.After, err = t.sync(ctx, plans)
 		}
-		select {
-		case <-ctx.Done():
-		case <-renewed:
-		case <-t.changes:
-		case <-again:
-		}
-	}
-}
-
-// report logs a failure, unless it is the same as before.
-func (t *term) report(ctx context.Context, err error) {
-	if text := fmt.Sprint(err); text != t.told && ctx.Err() == nil {
-		if t.told = text; err != nil {
-			t.log.Warn(text)
-		}
-	}
+		return next, err
+	})
 }
 
 // sync brings each Plan one step on. It returns when it must be called again, even if nothing

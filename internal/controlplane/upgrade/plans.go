@@ -18,7 +18,9 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/kedge-dev/kedge/internal/base/loop"
 	"github.com/kedge-dev/kedge/internal/base/objectcache"
+	"github.com/kedge-dev/kedge/internal/base/published"
 	"github.com/kedge-dev/kedge/internal/base/upgrades"
 	"github.com/kedge-dev/kedge/internal/controlplane/upgrade/store"
 )
@@ -41,19 +43,14 @@ type Plans struct {
 	log   *logrus.Entry
 	dial  func(*rest.Config) (dynamic.Interface, error) // another one in tests
 	ended chan struct{}
-
-	mu sync.Mutex
-	// newest are the Plans, the oldest first. known is false until they are known.
-	newest []*upgrades.Plan
-	known  bool
-	// renewed is closed when newest changes.
-	renewed chan struct{}
+	// newest are the Plans, the oldest first. It is nil until they are known.
+	newest published.Value[[]*upgrades.Plan]
 }
 
 // New makes the component.
 func New(cfg Config) *Plans {
 	return &Plans{
-		cfg: cfg, log: logrus.WithField("component", "upgrade"), ended: make(chan struct{}), renewed: make(chan struct{}),
+		cfg: cfg, log: logrus.WithField("component", "upgrade"), ended: make(chan struct{}),
 		dial: func(config *rest.Config) (dynamic.Interface, error) { return dynamic.NewForConfig(config) },
 	}
 }
@@ -94,7 +91,7 @@ func (p *Plans) Run(ctx context.Context, ready func()) error {
 		return nil
 	}
 	for {
-		p.publish(p.read(informer.GetStore().List()))
+		p.newest.Set(p.read(informer.GetStore().List()))
 		select {
 		case <-ctx.Done():
 			return nil
@@ -107,7 +104,7 @@ func (p *Plans) Run(ctx context.Context, ready func()) error {
 // not have it.
 func (p *Plans) Executable(digest string) (*os.File, error) { return p.cfg.Store.Open(digest) }
 
-// read returns the Plans of a list, the oldest first.
+// read returns the Plans of a list, the oldest first. It never returns nil.
 func (p *Plans) read(list []any) []*upgrades.Plan {
 	plans := make([]*upgrades.Plan, 0, len(list))
 	for _, object := range list {
@@ -126,46 +123,19 @@ func (p *Plans) read(list []any) []*upgrades.Plan {
 	return plans
 }
 
-// publish makes Plans the newest ones.
-func (p *Plans) publish(plans []*upgrades.Plan) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.newest, p.known = plans, true
-	close(p.renewed)
-	p.renewed = make(chan struct{})
-}
-
-// current returns the Plans, the oldest first, and a channel that is closed when they change.
-// Nobody may change them. known is false as long as the server does not know them.
-func (p *Plans) current() (plans []*upgrades.Plan, known bool, renewed <-chan struct{}) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.newest, p.known, p.renewed
-}
-
-// errEnded is the end of a watch that the caller has not ended.
-var errEnded = fmt.Errorf("this server is stopping: %w", context.Canceled)
-
 // Watch sends a node what it is to run, now and after each change. It returns nil when ctx ends,
-// and otherwise the error of send, or that the component has ended. It may be called before Run.
+// and otherwise the error of send, or published.ErrEnded when the component has ended. It may be
+// called before Run.
 func (p *Plans) Watch(ctx context.Context, node string, send func(upgrades.Order) error) error {
 	var sent *upgrades.Order
-	for {
-		plans, known, renewed := p.current()
-		if order := orderOf(plans, node); known && (sent == nil || *sent != order) {
-			if err := send(order); err != nil {
-				return err
-			}
-			sent = &order
-		}
-		select {
-		case <-ctx.Done():
+	return p.newest.Watch(ctx, p.ended, func(plans []*upgrades.Plan) error {
+		order := orderOf(plans, node)
+		if plans == nil || sent != nil && *sent == order {
 			return nil
-		case <-p.ended:
-			return errEnded
-		case <-renewed:
 		}
-	}
+		sent = &order
+		return send(order)
+	})
 }
 
 // orderOf returns what Plans tell a node to run.
@@ -181,19 +151,14 @@ func orderOf(plans []*upgrades.Plan, node string) upgrades.Order {
 // keep keeps a copy of each executable that a Plan needs, so that nodes can go on while another
 // server is being upgraded, or has died. It removes the others.
 func (p *Plans) keep(ctx context.Context) {
-	for {
-		plans, known, renewed := p.current()
-		var again <-chan time.Time
-		if known && !p.copyAll(ctx, plans, renewed) {
-			again = time.After(copyPause)
+	loop.Loop{Log: p.log}.Run(ctx, func(ctx context.Context) (loop.Next, error) {
+		plans, renewed := p.newest.Get()
+		next := loop.Next{Changed: renewed}
+		if plans != nil && !p.copyAll(ctx, plans, renewed) {
+			next.After = copyPause
 		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-renewed:
-		case <-again:
-		}
-	}
+		return next, nil
+	})
 }
 
 // copyAll gets what Plans need, and removes what none needs, unless they are renewed meanwhile.

@@ -24,6 +24,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/kedge-dev/kedge/internal/base/objectcache"
+	"github.com/kedge-dev/kedge/internal/base/published"
 	"github.com/kedge-dev/kedge/internal/base/upgrades"
 	"github.com/kedge-dev/kedge/internal/controlplane/upgrade/store"
 )
@@ -73,7 +74,7 @@ func TestWatch(t *testing.T) {
 				told = append(told, o.ID)
 				return nil
 			})
-			if !errors.Is(err, errEnded) {
+			if !errors.Is(err, published.ErrEnded) {
 				t.Errorf("the watch ended with %v", err)
 			}
 		})

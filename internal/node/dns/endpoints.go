@@ -7,7 +7,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
-	"time"
+	"sync"
 
 	"github.com/sirupsen/logrus"
 	corev1 "k8s.io/api/core/v1"
@@ -20,6 +20,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/kedge-dev/kedge/internal/base/loop"
 	"github.com/kedge-dev/kedge/internal/base/objectcache"
 )
 
@@ -29,8 +30,6 @@ const (
 	ManagedBy = "dns-endpoints.kedge.dev"
 	// maxEndpoints is how many endpoints the API accepts in one slice.
 	maxEndpoints = 1000
-	// retryInterval is the wait before a failed write is repeated.
-	retryInterval = time.Second
 )
 
 // EndpointsConfig is what NewEndpoints needs.
@@ -90,41 +89,23 @@ func (e *Endpoints) Run(ctx context.Context, ready func()) error {
 		return nil
 	}
 
-	changes.Notify()
-	first := true
+	ready = sync.OnceFunc(ready)
 	ours := labels.SelectorFromSet(labels.Set{discoveryv1.LabelManagedBy: ManagedBy})
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-changes:
-		}
-		nodeList, err := nodes.List(labels.Everything())
+	loop.Loop{
+		Log: e.log, Wake: changes,
+		// They only mean that the cache is behind.
+		Quiet: func(err error) bool { return apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) },
+	}.Run(ctx, func(ctx context.Context) (loop.Next, error) {
+		// Listing a cache does not fail.
+		nodeList, _ := nodes.List(labels.Everything())
+		sliceList, _ := existing.EndpointSlices(namespace).List(ours)
+		err := e.sync(ctx, nodeList, sliceList)
 		if err == nil {
-			var sliceList []*discoveryv1.EndpointSlice
-			if sliceList, err = existing.EndpointSlices(namespace).List(ours); err == nil {
-				err = e.sync(ctx, nodeList, sliceList)
-			}
-		}
-		switch {
-		case ctx.Err() != nil:
-			return nil
-		case err != nil:
-			// A conflict only means that the cache is behind.
-			if !apierrors.IsConflict(err) && !apierrors.IsAlreadyExists(err) {
-				e.log.Warn(err)
-			}
-			select {
-			case <-ctx.Done():
-				return nil
-			case <-time.After(retryInterval):
-			}
-			changes.Notify()
-		case first:
-			first = false
 			ready()
 		}
-	}
+		return loop.Next{}, err
+	})
+	return nil
 }
 
 // sameAddresses tells whether two states of a node need the same endpoints. Most changes of a node are

@@ -25,6 +25,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/sirupsen/logrus"
@@ -37,6 +38,7 @@ import (
 
 	"github.com/kedge-dev/kedge/internal/base/component"
 	"github.com/kedge-dev/kedge/internal/base/gateways"
+	"github.com/kedge-dev/kedge/internal/base/loop"
 	"github.com/kedge-dev/kedge/internal/base/objectcache"
 	"github.com/kedge-dev/kedge/internal/base/routing"
 )
@@ -50,10 +52,6 @@ const (
 	servePatience = 30 * time.Second
 	// leavePatience is how long a node that stops tries to say so.
 	leavePatience = 5 * time.Second
-	// After a failure to report, the next attempt follows after firstRetry. The wait doubles
-	// up to lastRetry.
-	firstRetry = time.Second
-	lastRetry  = time.Minute
 )
 
 // Config is what New needs.
@@ -83,7 +81,9 @@ type gateway struct {
 	// changes receives when there may be something to report.
 	changes objectcache.Changes
 	serving serving
-	nodes   corelisters.NodeLister
+	// told is true after the first update.
+	told  atomic.Bool
+	nodes corelisters.NodeLister
 	// said is true from the first attempt to say that sockets are open until the Node says
 	// nothing of the kind.
 	said bool
@@ -145,17 +145,18 @@ func (g *gateway) Run(ctx context.Context, ready func()) error {
 	defer late.Stop()
 
 	var following sync.WaitGroup
-	told := make(chan struct{})
-	tell := sync.OnceFunc(func() { close(told) })
 	// It returns only when open ends.
 	following.Go(func() {
 		_ = g.cfg.Routes(open, func(update routing.Update) error {
-			defer tell()
-			return g.serving.apply(update)
+			err := g.serving.apply(update)
+			if !g.told.Swap(true) {
+				g.changes.Notify()
+			}
+			return err
 		})
 	})
 	if cache.WaitFor(ctx, "", handler.HasSyncedChecker()) {
-		g.keepReporting(ctx, told, ready)
+		g.keepReporting(ctx, ready)
 	}
 	g.leave(open)
 	end()
@@ -164,42 +165,21 @@ func (g *gateway) Run(ctx context.Context, ready func()) error {
 	return nil
 }
 
-// keepReporting says on the Node which sockets are open, until ctx ends. It calls ready when told is
-// closed and the Node says it.
-func (g *gateway) keepReporting(ctx context.Context, told <-chan struct{}, ready func()) {
-	retry, warned := firstRetry, ""
-	for {
-		select {
-		case <-g.changes: // what follows looks at everything
-		default:
-		}
-		var again <-chan time.Time
+// keepReporting says on the Node which sockets are open, until ctx ends. It calls ready when the Node
+// says it and a server has told which ones there are.
+func (g *gateway) keepReporting(ctx context.Context, ready func()) {
+	loop.Loop{
+		Log: g.log, Wake: g.changes, Meanwhile: "clients may not be sent to this node",
+		// It is forbidden if the servers have disabled the gateway since this node started.
+		Quiet: apierrors.IsForbidden,
+	}.Run(ctx, func(ctx context.Context) (loop.Next, error) {
+		told := g.told.Load() // before the sockets are looked at
 		err := g.report(ctx, gateways.FormatListening(g.serving.listening()))
-		switch {
-		case ctx.Err() != nil:
-			return
-		case err != nil:
-			// It is forbidden if the servers have disabled the gateway since this node started.
-			if text := err.Error(); text != warned && !apierrors.IsForbidden(err) {
-				warned = text
-				g.log.Warnf("%s. Until this works, clients may not be sent to this node", text)
-			}
-			again, retry = time.After(retry), min(2*retry, lastRetry)
-		default:
-			retry, warned = firstRetry, ""
-			if told == nil {
-				ready()
-			}
+		if err == nil && told {
+			ready()
 		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-told:
-			told = nil // what follows looks at what is open now
-		case <-g.changes:
-		case <-again:
-		}
-	}
+		return loop.Next{}, err
+	})
 }
 
 // leave says that this node no longer listens, and gives other nodes the time to take its

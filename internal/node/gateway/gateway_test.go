@@ -21,6 +21,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/kedge-dev/kedge/internal/base/gateways"
+	"github.com/kedge-dev/kedge/internal/base/loop"
 	"github.com/kedge-dev/kedge/internal/base/objectcache"
 	"github.com/kedge-dev/kedge/internal/base/routing"
 )
@@ -290,7 +291,7 @@ func TestReady(t *testing.T) {
 			r.send(sockets(true, map[string]uint16{"s": 8080}))
 			wantReady(r, false)
 			r.breakDown(nil)
-			time.Sleep(2 * firstRetry)
+			time.Sleep(2 * loop.FirstWait)
 			wantReady(r, true)
 		}, aNode("a", ""))
 	})
@@ -373,7 +374,7 @@ func TestFaults(t *testing.T) {
 					t.Errorf("it said %v", entries)
 				}
 				r.breakDown(nil)
-				time.Sleep(lastRetry)
+				time.Sleep(loop.LastWait)
 				r.read()
 				r.want("", "8080/tcp")
 			}, aNode("a", ""))

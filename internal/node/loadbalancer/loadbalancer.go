@@ -24,17 +24,14 @@ import (
 
 	"github.com/kedge-dev/kedge/internal/base/component"
 	"github.com/kedge-dev/kedge/internal/base/host"
+	"github.com/kedge-dev/kedge/internal/base/loop"
 	"github.com/kedge-dev/kedge/internal/base/objectcache"
 	"github.com/kedge-dev/kedge/internal/base/servicelb"
 	"github.com/kedge-dev/kedge/internal/node/announce"
 )
 
-const (
-	// lookInterval is how often a port that a process has is looked at again.
-	lookInterval = 15 * time.Second
-	firstRetry   = time.Second
-	lastRetry    = time.Minute
-)
+// lookInterval is how often a port that a process has is looked at again.
+const lookInterval = 15 * time.Second
 
 // Config is what New needs.
 type Config struct {
@@ -116,34 +113,17 @@ func (l *loadBalancer) Run(ctx context.Context, ready func()) error {
 func (l *loadBalancer) loop(ctx context.Context, changes objectcache.Changes) {
 	announcing := &announcing{loadBalancer: l}
 	defer announcing.stop()
-	retry := firstRetry
-	var again <-chan time.Time
-	for {
+	// It is forbidden if the servers have disabled servicelb since this node started.
+	loop.Loop{Log: l.log, Wake: changes, Quiet: apierrors.IsForbidden}.Run(ctx, func(ctx context.Context) (next loop.Next, err error) {
 		// Listing a cache does not fail.
 		services, _ := l.services.List(labels.Everything())
 		announcing.set(ctx, l.announced(services))
 		taken, err := l.syncPorts(ctx, wanted(services))
-		switch {
-		case ctx.Err() != nil:
-			return
-		case err != nil:
-			// It is forbidden if the servers have disabled servicelb since this node started.
-			if !apierrors.IsForbidden(err) {
-				l.log.Warn(err)
-			}
-			again, retry = time.After(retry), min(2*retry, lastRetry)
-		case taken:
-			again, retry = time.After(lookInterval), firstRetry
-		default:
-			again, retry = nil, firstRetry
+		if taken && err == nil {
+			next.After = lookInterval
 		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-changes:
-		case <-again:
-		}
-	}
+		return next, err
+	})
 }
 
 // syncPorts looks at the ports and reports them.

@@ -28,8 +28,7 @@ func (p *Policy) Running(ctx context.Context, sandboxes []netpolicy.Sandbox) {
 	}
 	p.listed = true
 	p.enforceOrRepeat(ctx)
-	close(p.news)
-	p.news = make(chan struct{})
+	p.news.Set(struct{}{})
 }
 
 // Admit returns when the packets of a pod are filtered. It waits until a server has told about
@@ -42,7 +41,7 @@ func (p *Policy) Admit(ctx context.Context, sandbox netpolicy.Sandbox) error {
 	timer := time.NewTimer(p.patience)
 	defer timer.Stop()
 	for !p.decided(sandbox) {
-		news := p.news
+		_, news := p.news.Get()
 		late := false
 		p.mu.Unlock()
 		select {

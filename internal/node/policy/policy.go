@@ -48,24 +48,21 @@ import (
 	"github.com/sirupsen/logrus"
 	"sigs.k8s.io/knftables"
 
+	"github.com/kedge-dev/kedge/internal/base/loop"
 	"github.com/kedge-dev/kedge/internal/base/netpolicy"
+	"github.com/kedge-dev/kedge/internal/base/objectcache"
+	"github.com/kedge-dev/kedge/internal/base/published"
 )
 
 // Name is the component's name.
 const Name = "network-policy"
 
-const (
-	// patience is how long a pod's start waits for a server to tell about the pod.
-	patience = 5 * time.Second
-	// After a lost connection to the server, the next attempt follows after firstWait. The wait
-	// doubles up to lastWait.
-	firstWait = time.Second
-	lastWait  = 30 * time.Second
-)
+// patience is how long a pod's start waits for a server to tell about the pod.
+const patience = 5 * time.Second
 
 // Config is what New needs.
 type Config struct {
-	// Policies calls apply with updates until ctx ends. The first update of each call is Whole,
+	// Policies calls apply with updates. It keeps trying until ctx ends. The first update is Whole,
 	// and so is the next one if apply has failed. Policies is nil if the cluster has
 	// NetworkPolicies disabled.
 	Policies func(ctx context.Context, apply func(netpolicy.Update) error) error
@@ -99,12 +96,12 @@ type Policy struct {
 	sandboxes map[string]netpolicy.Sandbox
 	// excess are the groups that are too large for the node.
 	excess map[string]bool
-	// kernel is what the table has. It is nil if that is not known.
+	// kernel is what the table has. It is nil if that is not known, as after a failure.
 	kernel *kernel
-	// news is closed, and replaced, after every change.
-	news chan struct{}
-	// again ends the connection to the server. The next one begins with everything.
-	again context.CancelFunc
+	// news changes with what is told and listed.
+	news published.Value[struct{}]
+	// again receives when the kernel could not be brought up to date.
+	again objectcache.Changes
 }
 
 // kernel is what this process has written to the kernel.
@@ -121,7 +118,7 @@ func New(cfg Config) *Policy {
 	return &Policy{
 		cfg: cfg, log: logrus.WithField("component", Name), patience: patience,
 		model: newModel(), sandboxes: map[string]netpolicy.Sandbox{},
-		news: make(chan struct{}), again: func() {},
+		again: objectcache.NewChanges(),
 	}
 }
 
@@ -154,36 +151,32 @@ func (p *Policy) Run(ctx context.Context, ready func()) error {
 	return nil
 }
 
-// follow applies what the server tells, until ctx ends.
+// follow applies what the server tells, until ctx ends. When the kernel could not be brought up to
+// date, it tries that again.
 func (p *Policy) follow(ctx context.Context) {
-	for wait := firstWait; ctx.Err() == nil; wait = min(2*wait, lastWait) {
-		stream, stop := context.WithCancel(ctx)
-		p.mu.Lock()
-		p.again = stop
-		p.mu.Unlock()
-		first := true
-		err := p.cfg.Policies(stream, func(update netpolicy.Update) error {
+	var following sync.WaitGroup
+	defer following.Wait()
+	first := true
+	following.Go(func() {
+		_ = p.cfg.Policies(ctx, func(update netpolicy.Update) error { // it returns only when ctx ends
 			if first && !update.Whole {
 				return errors.New("the first update is not a whole one")
 			}
 			first = false
-			return p.apply(stream, update)
+			return p.apply(ctx, update)
 		})
-		stop()
-		if ctx.Err() != nil {
-			return
+	})
+	loop.Loop{Log: p.log, Wake: p.again, Meanwhile: "the rules that are in force stay"}.Run(ctx, func(ctx context.Context) (loop.Next, error) {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if p.kernel != nil {
+			return loop.Next{}, nil
 		}
-		if !first {
-			wait = firstWait
+		if err := p.enforce(ctx, nil); err != nil {
+			return loop.Next{}, fmt.Errorf("cannot enforce NetworkPolicies: %w", err)
 		}
-		if err != nil { // otherwise again was called, by who has logged why
-			p.log.Warnf("Cannot follow the NetworkPolicies: %v. The rules that are in force stay. Trying again in %s", err, wait)
-		}
-		select {
-		case <-time.After(wait):
-		case <-ctx.Done():
-		}
-	}
+		return loop.Next{}, nil
+	})
 }
 
 // apply takes an update over into the kernel.
@@ -199,16 +192,15 @@ func (p *Policy) apply(ctx context.Context, update netpolicy.Update) error {
 	before := p.model.merge(update, used)
 	p.told = true
 	err := p.enforce(ctx, before)
-	close(p.news)
-	p.news = make(chan struct{})
+	p.news.Set(struct{}{})
 	return err
 }
 
 // enforceOrRepeat is enforce for callers that cannot fail.
 func (p *Policy) enforceOrRepeat(ctx context.Context) {
 	if err := p.enforce(ctx, nil); err != nil {
-		p.log.Warnf("Cannot enforce NetworkPolicies, the former rules stay in force: %v. Trying again", err)
-		p.again()
+		p.log.Debugf("Cannot enforce NetworkPolicies, trying again at once: %v", err)
+		p.again.Notify()
 	}
 }
 

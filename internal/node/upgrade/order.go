@@ -1,6 +1,7 @@
 package upgrade
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -8,11 +9,11 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"time"
 
 	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 
+	"github.com/kedge-dev/kedge/internal/base/loop"
 	"github.com/kedge-dev/kedge/internal/base/trial"
 	"github.com/kedge-dev/kedge/internal/base/upgrades"
 	"github.com/kedge-dev/kedge/internal/cluster/executables"
@@ -130,27 +131,20 @@ func checkRoom(folder string, size int64) error {
 // keepFetching gets the executable of an order, and tries again until it is there. Its errors are
 // those that no other attempt mends, and that of ctx.
 func (u *upgrader) keepFetching(ctx context.Context, order upgrades.Order, candidate string) error {
+	var final refusal
 	told := ""
-	for retry := firstRetry; ; retry = min(2*retry, lastRetry) {
+	err := loop.Loop{Log: u.log}.Until(ctx, func(ctx context.Context) error {
 		err := u.cfg.Fetch(ctx, order.SHA256, func(from io.Reader) error { return u.put(from, order, candidate) })
-		var final refusal
-		switch {
-		case err == nil, ctx.Err() != nil:
-			return err
-		case errors.As(err, &final):
-			return final.error
+		if errors.As(err, &final) {
+			return nil
 		}
-		if text := err.Error(); text != told {
+		if text := fmt.Sprint(err); err != nil && ctx.Err() == nil && text != told {
 			told = text
 			u.at(order, upgrades.Fetching, text)
-			u.log.Warnf("%s. Trying again", text)
 		}
-		select {
-		case <-time.After(retry):
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
+		return err
+	})
+	return cmp.Or(final.error, err)
 }
 
 // put writes the executable of an order. It can be executed only if it is the right one.

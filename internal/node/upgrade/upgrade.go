@@ -26,6 +26,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/kedge-dev/kedge/internal/base/component"
+	"github.com/kedge-dev/kedge/internal/base/loop"
 	"github.com/kedge-dev/kedge/internal/base/objectcache"
 	"github.com/kedge-dev/kedge/internal/base/trial"
 	"github.com/kedge-dev/kedge/internal/base/upgrades"
@@ -34,14 +35,8 @@ import (
 // Name is the component's name. The controller on a server is called upgrade.
 const Name = "upgrade-node"
 
-const (
-	// After a failure the next attempt follows after firstRetry. The wait doubles up to
-	// lastRetry.
-	firstRetry = time.Second
-	lastRetry  = time.Minute
-	// lastWord is how long the node tries to tell that a trial begins.
-	lastWord = 5 * time.Second
-)
+// lastWord is how long the node tries to tell that a trial begins.
+const lastWord = 5 * time.Second
 
 // Config is what New needs.
 type Config struct {
@@ -251,41 +246,18 @@ func (u *upgrader) unready(node *corev1.Node) string {
 // keepReporting lets the Node say how far the order is, until ctx ends. During a trial it also
 // tells the guard whether the Node is ready.
 func (u *upgrader) keepReporting(ctx context.Context) {
-	retry, warned := firstRetry, ""
-	for {
-		select {
-		case <-u.changes: // what follows looks at everything
-		default:
-		}
-		var again <-chan time.Time
+	loop.Loop{Log: u.log, Wake: u.changes}.Run(ctx, func(ctx context.Context) (loop.Next, error) {
 		node, err := u.nodes.Get(u.cfg.NodeName)
 		if err != nil {
 			u.cfg.Trial.Node("the Node, which is not there")
-		} else {
-			u.cfg.Trial.Node(u.unready(node))
+			return loop.Next{}, nil
 		}
-		if wanted := u.wanted(); err == nil && wanted != "" && told(node) != wanted {
+		u.cfg.Trial.Node(u.unready(node))
+		if wanted := u.wanted(); wanted != "" && told(node) != wanted {
 			err = u.write(ctx, wanted)
-			if ctx.Err() != nil {
-				return
-			}
-			if err == nil {
-				retry, warned = firstRetry, ""
-			} else {
-				if text := err.Error(); text != warned {
-					warned = text
-					u.log.Warnf("%s. Trying again", text)
-				}
-				again, retry = time.After(retry), min(2*retry, lastRetry)
-			}
 		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-u.changes:
-		case <-again:
-		}
-	}
+		return loop.Next{}, err
+	})
 }
 
 // write writes a report on the Node.

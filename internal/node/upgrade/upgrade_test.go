@@ -26,6 +26,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 
+	"github.com/kedge-dev/kedge/internal/base/loop"
 	"github.com/kedge-dev/kedge/internal/base/objectcache"
 	"github.com/kedge-dev/kedge/internal/base/trial"
 	"github.com/kedge-dev/kedge/internal/base/upgrades"
@@ -394,18 +395,18 @@ func TestFetching(t *testing.T) {
 			h.send(order)
 			h.want("1", upgrades.Fetching, "file does not exist")
 			h.serve([]byte("damaged"))
-			time.Sleep(lastRetry)
+			time.Sleep(loop.LastWait)
 			h.settle()
 			h.want("1", upgrades.Fetching, "it is damaged, or another one")
 			if got, err := os.Stat(trial.Candidate(h.installed(), order.SHA256)); err != nil || got.Mode() != 0o600 {
 				t.Errorf("what is damaged can be executed: %v, %v", got, err)
 			}
 			h.serve(bytes.Repeat(content, 2))
-			time.Sleep(lastRetry)
+			time.Sleep(loop.LastWait)
 			h.settle()
 			h.want("1", upgrades.Fetching, fmt.Sprintf("it has more than %d bytes", len(content)))
 			h.serve(content)
-			time.Sleep(2 * lastRetry)
+			time.Sleep(2 * loop.LastWait)
 			h.settle()
 		})
 		if !errors.Is(err, trial.ErrBegin) {
@@ -463,7 +464,7 @@ func TestReport(t *testing.T) {
 			time.Sleep(10 * time.Second)
 			h.want("", "", "")
 			fail(nil)
-			time.Sleep(lastRetry)
+			time.Sleep(loop.LastWait)
 			h.settle()
 			h.want("1", upgrades.Refused, "it is v1.36.0")
 

@@ -23,6 +23,8 @@ import (
 	volumehelpers "k8s.io/component-helpers/storage/volume"
 
 	"github.com/kedge-dev/kedge/internal/base/localstorage"
+	"github.com/kedge-dev/kedge/internal/base/loop"
+	"github.com/kedge-dev/kedge/internal/base/objectcache"
 )
 
 const (
@@ -41,25 +43,21 @@ const (
 // scheduler. The values change in steps, so that an idle node writes nothing.
 type capacities struct {
 	Config
-	api  kubernetes.Interface
-	log  *logrus.Entry
-	look chan struct{}
+	api kubernetes.Interface
+	log *logrus.Entry
+	// look receives when the free space is to be measured.
+	look objectcache.Changes
 
 	owner     metav1.OwnerReference                    // this node: the capacities are deleted with it
 	published map[string]*storagev1.CSIStorageCapacity // by name
 }
 
 func newCapacities(cfg Config, api kubernetes.Interface) *capacities {
-	return &capacities{Config: cfg, api: api, log: logrus.WithField("component", "capacities"), look: make(chan struct{}, 1)}
+	return &capacities{Config: cfg, api: api, log: logrus.WithField("component", "capacities"), look: objectcache.NewChanges()}
 }
 
 // refresh makes Run measure the free space soon.
-func (c *capacities) refresh() {
-	select {
-	case c.look <- struct{}{}:
-	default:
-	}
-}
+func (c *capacities) refresh() { c.look.Notify() }
 
 // Name implements component.Component.
 func (*capacities) Name() string { return "capacities" }
@@ -92,7 +90,7 @@ func (c *capacities) Run(ctx context.Context, ready func()) error {
 	if !cache.WaitFor(ctx, "", classes.Informer().HasSyncedChecker(), claims.Informer().HasSyncedChecker(), nodes.Informer().HasSyncedChecker()) {
 		return nil
 	}
-	for retry := firstRetry; ; {
+	loop.Loop{Log: c.log, Last: lastRetry, Wake: c.look}.Run(ctx, func(ctx context.Context) (loop.Next, error) {
 		node, err := nodes.Lister().Get(c.Node)
 		if err == nil {
 			// Listing a cache does not fail.
@@ -101,26 +99,15 @@ func (c *capacities) Run(ctx context.Context, ready func()) error {
 		} else if apierrors.IsNotFound(err) {
 			err = nil // not registered yet, or deleted
 		}
-		wait := capacityInterval
 		switch {
-		case ctx.Err() != nil:
-			return nil
 		case err != nil:
-			wait, retry = retry, min(2*retry, lastRetry)
-			c.log.Warnf("cannot publish how much space there is for volumes, trying again in %s: %v", wait, err)
-		default:
-			retry = firstRetry
-			if c.isAwaited(claims.Lister()) {
-				wait = awaitedInterval
-			}
+			return loop.Next{}, fmt.Errorf("cannot publish how much space there is for volumes: %w", err)
+		case c.isAwaited(claims.Lister()):
+			return loop.Next{After: awaitedInterval}, nil
 		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-c.look:
-		case <-time.After(wait):
-		}
-	}
+		return loop.Next{After: capacityInterval}, nil
+	})
+	return nil
 }
 
 // isAwaited tells whether an unbound claim asks for more space than this node has.
