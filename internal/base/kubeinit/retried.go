@@ -20,6 +20,8 @@ import (
 // find these errors, by these properties:
 //
 //   - The value of the error says that somebody else was faster, or has given up: isAnswer.
+//   - A file or a cgroup of a pod is not there: isGone. The pod has ended, and another loop has removed what it had. If it
+//     has not ended, an Event of the pod tells why it does not start.
 //   - A request was out of time, as on a busy machine: isLate. The sender gets that error, and sends the request again.
 //     If the machine stays too slow, the datastore warns, and the node is no longer Ready.
 //   - The API refuses something because a user has ended or limited it: limits.
@@ -67,6 +69,15 @@ func isClientGone(err error) bool {
 //upstream:relies-on std/net/http/server.go ErrHandlerTimeout
 var answers = regexp.MustCompile(`Operation cannot be fulfilled on |[a-z.]+ "[^"]*" (not found|already exists)|` +
 	`context canceled|code = (NotFound|Canceled) |http2: stream closed|stream error: stream ID \d+; CANCEL|client disconnected|body closed by handler|http: Handler timeout`)
+
+// isGone tells whether a text says that a file or a cgroup of a pod is not there.
+func isGone(text string) bool { return gone.MatchString(text) }
+
+// gone has the folder that the kubelet gives each pod, and its name for the cgroup of all pods.
+//
+//upstream:relies-on k8s.io/kubernetes/pkg/kubelet/kubeletconfig/defaults.go DefaultKubeletPodsDirName
+//upstream:relies-on k8s.io/kubernetes/pkg/kubelet/cm/node_container_manager_linux.go defaultNodeAllocatableCgroupName
+var gone = regexp.MustCompile(`(/var/lib/kubelet/pods/|/kubepods)[^:]*: no such file or directory`)
 
 // isLate tells whether an error says that a request had no answer within its time. If the message says that there will
 // be no other attempt, the error is not routine.

@@ -47,10 +47,6 @@ var routines = []routine{
 	// pkg/kubelet/kuberuntime/kuberuntime_manager.go, for each pod that has not been started yet
 	//upstream:relies-on k8s.io/kubernetes/pkg/kubelet/kuberuntime/kuberuntime_manager.go kubeGenericRuntimeManager.computePodLevelResourcesResizeAction
 	{message: "Missing actuated pod level resource record"},
-	// pkg/kubelet/cm, for a pod whose cgroup is gone
-	//upstream:relies-on k8s.io/kubernetes/pkg/kubelet/kubelet_pods.go Kubelet.convertToAPIPodLevelResourcesStatus
-	{message: "failed to read memory cgroup limits for the pod", detail: "no such file"},
-	{message: "failed to read memory cgroup config for the pod", detail: "no such file"},
 	// pkg/kubelet/stats, for a container that has just started or ended
 	//upstream:relies-on k8s.io/kubernetes/pkg/kubelet/stats/cadvisor_stats_provider.go getCadvisorContainerInfo
 	{message: "Partial failure issuing cadvisor.ContainerInfoV2", detail: "unable to find data in memory cache"},
@@ -64,11 +60,7 @@ var routines = []routine{
 	// k8s.io/client-go/rest/request.go, if the server's answer ends too early: the caller gets an error that says so
 	//upstream:relies-on k8s.io/client-go/rest/request.go Request.transformResponse
 	{message: "Unexpected error when reading response body"},
-	// pkg/kubelet and its garbage collector, if another of its loops has removed the folder or the link meanwhile
-	//upstream:relies-on k8s.io/kubernetes/pkg/kubelet/kubelet_getters.go Kubelet.getPodVolumePathListFromDisk
-	{message: "Could not read directory", detail: "no such file or directory"},
-	//upstream:relies-on k8s.io/kubernetes/pkg/kubelet/kubelet_volumes.go Kubelet.podVolumesExist
-	{message: "Pod found, but error occurred during checking mounted volumes from disk", detail: "no such file or directory"},
+	// The kubelet's garbage collector, if another loop has removed the link meanwhile
 	//upstream:relies-on k8s.io/kubernetes/pkg/kubelet/kuberuntime/kuberuntime_gc.go containerGC.evictPodLogsDirectories
 	{message: "Failed to remove container log dead symlink", detail: "no such file or directory"},
 	// pkg/kubelet/config/file.go: an Event FileNotUsed of kedge's own (package staticpods)
@@ -182,7 +174,7 @@ func isRoutine(message string, err error, functions iter.Seq[string]) bool {
 	if denied.MatchString(detail) {
 		return false
 	}
-	return isAnswer(err) || isLate(err) && !never.MatchString(message) || isUnreachable(err) || isRetried(message) || fromWorker(functions) || isStream(functions)
+	return isAnswer(err) || isGone(message) || isGone(detail) || isLate(err) && !never.MatchString(message) || isUnreachable(err) || isRetried(message) || fromWorker(functions) || isStream(functions)
 }
 
 // denied finds what a component hears that lacks a right, whose certificate no server accepts, or who does not trust

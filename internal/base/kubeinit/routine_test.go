@@ -115,6 +115,14 @@ func TestIsRoutine(t *testing.T) {
 		"a server that starts":       {"Server rejected event (will not retry!)", errors.New("the server is currently unable to handle the request (post events)"), nil, true},
 		"half an answer of a server": {"Authorization error", errors.New("unexpected error when reading response body. Please retry. Original error: in-process client: handler aborted the response: unexpected EOF"), nil, true},
 		"an answer that breaks off":  {"Failed to get status for pod", errors.New(`Get "https://kubernetes.default.svc/api/v1/namespaces/default/pods/set-1": stream error: stream ID 41; INTERNAL_ERROR; received from peer`), nil, true},
+		// What a pod had is gone.
+		"a folder that is gone":     {"Could not read directory", errors.New("readdirent /var/lib/kubelet/pods/1/volumes: no such file or directory"), kubelet, true},
+		"volumes that are gone":     {"Pod found, but error occurred during checking mounted volumes from disk", errors.New("readdirent /var/lib/kubelet/pods/1/volumes: no such file or directory"), kubelet, true},
+		"a volume that is gone":     {"kubernetes.io/csi: mounter.SetUpAt failed to save volume info data: kubernetes.io/csi: failed to save volume data file /var/lib/kubelet/pods/9af3/volumes/kubernetes.io~csi/pvc-bf/vol_data.json: open /var/lib/kubelet/pods/9af3/volumes/kubernetes.io~csi/pvc-bf/vol_data.json: no such file or directory", nil, kubelet, true},
+		"a cgroup that is gone":     {`Failed to watch directory "/sys/fs/cgroup/cpu/kubepods/besteffort/podf5bd": inotify_add_watch /sys/fs/cgroup/cpu/kubepods/besteffort/podf5bd: no such file or directory`, nil, nil, true},
+		"a limit that is gone":      {"failed to read memory cgroup limits for the pod", errors.New("open /sys/fs/cgroup/kubepods.slice/kubepods-pod1.slice/memory.max: no such file or directory"), kubelet, true},
+		"a file of kedge's own":     {"Failed", errors.New("open /var/lib/kedge/agent/etc/containerd/config.toml: no such file or directory"), kubelet, false},
+		"a cgroup that is not made": {"Failed", errors.New("open /sys/fs/cgroup/kubepods.slice/memory.max: permission denied"), kubelet, false},
 		// A request was out of time.
 		"a deadline":                    {"Failed", context.DeadlineExceeded, kubelet, true},
 		"a deadline that was the last":  {"Failed to update node PodCIDR after multiple attempts", context.DeadlineExceeded, nil, false},
@@ -162,8 +170,6 @@ func TestIsRoutine(t *testing.T) {
 		"a pod's fault":               {"Error syncing pod, skipping", errors.New("any"), kubelet, true},
 		"an error that a client gets": {"Unhandled Error", errors.New(`apiserver received an error that is not an metav1.Status: &url.Error{Op:"Get"}: Get "https://agent-1:10250/containerLogs/default/a/a": dial agent-1:10250 through node agent-1: the node has no tunnel to this server`), nil, true},
 		"half an answer":              {"Unexpected error when reading response body", io.ErrUnexpectedEOF, nil, true},
-		"a folder that is gone":       {"Could not read directory", errors.New("readdirent /var/lib/kubelet/pods/1/volumes: no such file or directory"), kubelet, true},
-		"volumes that are gone":       {"Pod found, but error occurred during checking mounted volumes from disk", errors.New("readdirent /var/lib/kubelet/pods/1/volumes: no such file or directory"), kubelet, true},
 		"a token of a pod that goes":  {"Error preparing data for projected volume kube-api-access-kkhr8 for pod default/quick-0-3: failed to fetch token: the API server does not have TokenRequest endpoints enabled", nil, kubelet, true},
 		"a folder of somebody else":   {"Could not read directory", errors.New("open /var/lib/kubelet/pods/1/volumes: permission denied"), kubelet, false},
 		"a log that is gone":          {"Failed to remove container log dead symlink", errors.New("remove /var/log/containers/a.log: no such file or directory"), kubelet, true},
