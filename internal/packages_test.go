@@ -5,45 +5,21 @@ import (
 	"fmt"
 	"go/doc"
 	"maps"
-	"os"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/kedge-dev/kedge/internal/testutil"
 )
 
 var update = flag.Bool("update", false, "write the table of packages into README.md")
-
-// The lines around the table of packages.
-const (
-	beginPackages = "<!-- Packages, written by go test ./internal -run TestPackagesPage -update -->\n"
-	endPackages   = "<!-- End of packages -->\n"
-)
 
 // TestPackagesPage wants README.md to have a row for each package, with the first
 // sentence of the package's doc. The last column of the table is written by hand: -update
 // keeps what a row has there.
 func TestPackagesPage(t *testing.T) {
-	const page = "README.md"
-	content, err := os.ReadFile(page)
-	if err != nil {
-		t.Fatal(err)
-	}
-	text := string(content)
-	before, rest, found := strings.Cut(text, beginPackages)
-	table, after, foundEnd := strings.Cut(rest, endPackages)
-	if !found || !foundEnd {
-		t.Fatalf("%s has no lines %q and %q", page, beginPackages, endPackages)
-	}
-	want := before + beginPackages + "\n" + packageTable(t, table) + "\n" + endPackages + after
-	switch {
-	case text == want:
-	case *update:
-		if err := os.WriteFile(page, []byte(want), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	default:
-		t.Errorf("the table of packages in %s is out of date: run go test ./internal -run TestPackagesPage -update", page)
-	}
+	testutil.WantPart(t, "README.md", "<!-- Packages, written by go test ./internal -run TestPackagesPage -update -->", "<!-- End of packages -->", *update,
+		func(table string) string { return packageTable(t, table) })
 }
 
 // packageTable returns the table of all packages. Its last column is that of the table

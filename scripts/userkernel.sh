@@ -26,6 +26,7 @@ esac
 folder=$out.source
 trap 'rm -rf "$folder"' EXIT
 rm -rf "$folder"
+mkdir "$folder"
 mmdebstrap --quiet --variant=extract --include="linux-source-$version" "$suite" "$folder/debian" >&2
 tar -xf "$folder/debian/usr/src/linux-source-$version.tar.xz" -C "$folder" --strip-components=1
 cd "$folder"

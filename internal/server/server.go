@@ -87,7 +87,6 @@ func Run(ctx context.Context, cfg *config.Config, process *agent.Process, local 
 	if err := choice.Resume(ctx, cfg, dir); err != nil {
 		return err
 	}
-	agent.WarnRenamed(dir, node.Name)
 	if err := pki.TakeAuthorities(dir, time.Now()); err != nil {
 		return err
 	}
@@ -99,6 +98,9 @@ func Run(ctx context.Context, cfg *config.Config, process *agent.Process, local 
 	clock := pki.NewClock(dir.ClockFile())
 	clock.Settle(ctx)
 	roles := rolesOf(cfg, dir)
+	if roles.node {
+		agent.WarnRenamed(dir, node.Name)
+	}
 	certificates, summary, joined, err := identify(ctx, cfg, roles, dir, node, clock, local)
 	if ctx.Err() != nil {
 		return nil

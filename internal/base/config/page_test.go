@@ -5,10 +5,11 @@ import (
 	"flag"
 	"fmt"
 	"maps"
-	"os"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/kedge-dev/kedge/internal/testutil"
 )
 
 // k3sVersion is the version of k3s that the tables of its names follow. testdata says where
@@ -22,33 +23,8 @@ var update = flag.Bool("update", false, "write the tables into the pages of docs
 // -update it writes them.
 func TestFlagsPage(t *testing.T) {
 	for page, tables := range map[string]string{"configuration.md": flagTables(), "from-k3s.md": k3sTables()} {
-		compareTables(t, "../../../docs/"+page, tables)
-	}
-}
-
-// compareTables wants a page to have tables between two comments.
-func compareTables(t *testing.T, page, tables string) {
-	t.Helper()
-	const begin, end = "<!-- Flags, written by go test ./internal/base/config -run TestFlagsPage -update -->\n", "<!-- End of flags -->\n"
-	content, err := os.ReadFile(page)
-	if err != nil {
-		t.Fatal(err)
-	}
-	text := string(content)
-	before, rest, found := strings.Cut(text, begin)
-	_, after, foundEnd := strings.Cut(rest, end)
-	if !found || !foundEnd {
-		t.Fatalf("%s has no lines %q and %q", page, begin, end)
-	}
-	want := before + begin + "\n" + tables + "\n" + end + after
-	switch {
-	case text == want:
-	case *update:
-		if err := os.WriteFile(page, []byte(want), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	default:
-		t.Errorf("the tables in %s are out of date: run go test ./internal/base/config -run TestFlagsPage -update", page)
+		testutil.WantPart(t, "../../../docs/"+page, "<!-- Flags, written by go test ./internal/base/config -run TestFlagsPage -update -->", "<!-- End of flags -->", *update,
+			func(string) string { return tables })
 	}
 }
 

@@ -115,7 +115,7 @@ func TestIsRoutine(t *testing.T) {
 		"a server that starts":       {"Server rejected event (will not retry!)", errors.New("the server is currently unable to handle the request (post events)"), nil, true},
 		"half an answer of a server": {"Authorization error", errors.New("unexpected error when reading response body. Please retry. Original error: in-process client: handler aborted the response: unexpected EOF"), nil, true},
 		"an answer that breaks off":  {"Failed to get status for pod", errors.New(`Get "https://kubernetes.default.svc/api/v1/namespaces/default/pods/set-1": stream error: stream ID 41; INTERNAL_ERROR; received from peer`), nil, true},
-		// What a pod had is gone.
+		// Files and cgroups of a pod that has ended.
 		"a folder that is gone":     {"Could not read directory", errors.New("readdirent /var/lib/kubelet/pods/1/volumes: no such file or directory"), kubelet, true},
 		"volumes that are gone":     {"Pod found, but error occurred during checking mounted volumes from disk", errors.New("readdirent /var/lib/kubelet/pods/1/volumes: no such file or directory"), kubelet, true},
 		"a volume that is gone":     {"kubernetes.io/csi: mounter.SetUpAt failed to save volume info data: kubernetes.io/csi: failed to save volume data file /var/lib/kubelet/pods/9af3/volumes/kubernetes.io~csi/pvc-bf/vol_data.json: open /var/lib/kubelet/pods/9af3/volumes/kubernetes.io~csi/pvc-bf/vol_data.json: no such file or directory", nil, kubelet, true},

@@ -1,5 +1,5 @@
-// Package executables gets executables of kedge from servers, and asks them for their version.
-// The stores of servers and the upgraders of nodes use it.
+// Package executables gets executables of kedge from servers, and finds out which version an
+// executable is. The stores of servers and the upgraders of nodes use it.
 package executables
 
 import (

@@ -1,7 +1,6 @@
 // Package dns is the cluster's DNS: CoreDNS on each node, and on servers a controller that tells the
-// service proxy where it listens. On every node CoreDNS runs in this process and answers that node's
-// pods. On the servers the controller is Endpoints. The agent package runs the first, the server
-// package the second.
+// service proxy where CoreDNS listens. CoreDNS runs in this process, and answers the pods of its node.
+// The agent package runs it. The controller is Endpoints, which the server package runs.
 //
 // CoreDNS listens on the node's own addresses at port 10053. The Service's address would not work,
 // because the service proxy rejects packets to it while it has no endpoint. Port 53 may be used by a

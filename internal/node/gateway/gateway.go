@@ -10,9 +10,9 @@
 //
 // # Starting
 //
-// The component is ready when its sockets are open and the node has said so. Who restarts one node
-// after the other, as an upgrade of the cluster does, waits for that. So the node that stops next
-// finds one that takes its clients over.
+// The component is ready when its sockets are open and the node has said so. An upgrade of the
+// cluster restarts one node after the other, and waits until kedge is ready on each. So when the
+// next node stops, the one before it takes its clients over.
 //
 // # Stopping
 //

@@ -1,4 +1,4 @@
-// Package ownruntime connects a container runtime of the user's own, which replaces kedge's
+// Package ownruntime connects a container runtime that the user runs in place of kedge's
 // containerd. The agent package creates its component. The teardown package calls Unlink.
 package ownruntime
 

@@ -98,7 +98,7 @@ type Policy struct {
 	excess map[string]bool
 	// kernel is what the table has. It is nil if that is not known, as after a failure.
 	kernel *kernel
-	// news changes with what is told and listed.
+	// news tells those that wait that told, listed or the rules have changed.
 	news published.Value[struct{}]
 	// again receives when the kernel could not be brought up to date.
 	again objectcache.Changes

@@ -1,8 +1,7 @@
 // Package upgrade upgrades a node when a Plan says so: it gets the executable, checks it, and
-// ends the process for a trial of it. A server tells it which kedge the node is to run (package
-// upgrades). The component gets the executable, checks it, and ends the process for a trial of
-// it (package trial). It tells on the Node how far it is, as the kubelet. The agent package runs
-// it on every node.
+// ends the process for a trial of it (package trial). A server tells it which kedge the node is
+// to run (package upgrades). As the kubelet, the component writes on the Node how far it is. The
+// agent package runs it on every node.
 //
 // While a new executable is on trial, the component of that process follows no orders. It tells
 // the guard whether the Node is ready.
