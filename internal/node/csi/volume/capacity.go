@@ -45,10 +45,6 @@ func (s *Store) Room(spec Spec) (int64, error) {
 
 // room is Room for a base directory. It ignores what is promised to the volume named without.
 func (s *Store) room(base, without string) (int64, error) {
-	var disk unix.Statfs_t
-	if err := unix.Statfs(base, &disk); err != nil {
-		return 0, fmt.Errorf("measure %s: %w", base, err)
-	}
 	device, err := deviceOf(base)
 	if err != nil {
 		return 0, err
@@ -57,15 +53,22 @@ func (s *Store) room(base, without string) (int64, error) {
 	if err != nil {
 		return 0, err // the size in a damaged record is unknown
 	}
-	room := int64(disk.Bavail)*int64(disk.Bsize) - s.reserve(&disk, device)
+	var promised int64
 	for _, v := range volumes {
 		if v.Name == without {
 			continue
 		}
 		if other, err := deviceOf(v.Base); err == nil && other == device {
-			room -= v.promised()
+			promised += v.promised()
 		}
 	}
+	// What is free is measured last. A volume that takes its space in between is counted twice, which
+	// is safe. The other way round it would not be counted at all.
+	var disk unix.Statfs_t
+	if err := unix.Statfs(base, &disk); err != nil {
+		return 0, fmt.Errorf("measure %s: %w", base, err)
+	}
+	room := int64(disk.Bavail)*int64(disk.Bsize) - s.reserve(&disk, device) - promised
 	return max(0, room&^(sizeStep-1)), nil
 }
 
@@ -89,24 +92,30 @@ func (v *Volume) promised() int64 {
 		_ = unix.Lstat(v.image(), &stat) // without an image the volume has taken nothing
 		holes := max(0, v.Size-stat.Blocks*512)
 		if v.Snapshot {
-			holes = 0 // a snapshot does not grow
+			holes = max(0, v.Needs-stat.Blocks*512)
 		}
-		if v.Reflinked {
+		if v.mayShare() {
 			return holes + sharedBytes(v.image(), v.Size)
 		}
 		return holes
 	case Quota:
 		used, _ := quotaUsed(v.Base, v.Project)
-		var more int64
-		if !v.Snapshot {
-			more = max(0, v.Size-used)
+		more := max(0, v.Size-used)
+		if v.Snapshot {
+			more = max(0, v.Needs-used)
 		}
-		if v.Reflinked {
+		if v.mayShare() {
 			more += used // this includes the shared blocks
 		}
 		return more
 	}
 	return 0
+}
+
+// mayShare tells whether the volume shares blocks with its source. The record of a copy that is being
+// made does not say it yet.
+func (v *Volume) mayShare() bool {
+	return v.Reflinked || v.State == Making && v.Source != ""
 }
 
 // sharedBytes returns how many bytes of a file are shared with other files, and at most most. It

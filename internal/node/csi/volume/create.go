@@ -80,7 +80,7 @@ func (s *Store) create(ctx context.Context, name, from string, plan func(source 
 		return nil, errors.Join(err, s.discard(context.WithoutCancel(ctx), v))
 	}
 	s.onStep("made")
-	v.State = Ready
+	v.State, v.Needs = Ready, 0
 	if err := s.save(v); err != nil {
 		return nil, errors.Join(err, s.discard(context.WithoutCancel(ctx), v))
 	}
@@ -111,7 +111,10 @@ func (s *Store) place(v, source *Volume) error {
 			return err
 		}
 	}
-	return noSpace(s.save(v))
+	if v.Snapshot {
+		v.Needs = needed
+	}
+	return s.save(v)
 }
 
 // needs returns how many bytes must be free for a volume: all that it may take, or 0 if its size is

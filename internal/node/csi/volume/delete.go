@@ -71,7 +71,7 @@ func (s *Store) discard(ctx context.Context, v *Volume) error {
 	}
 	v.State = Deleting
 	// On a full disk the record is not written. If kedge crashes, the caller calls Delete again.
-	if err := s.save(v); err != nil && !errors.Is(err, unix.ENOSPC) && !errors.Is(err, unix.EDQUOT) {
+	if err := s.save(v); err != nil && !errors.Is(err, ErrNoSpace) {
 		return err
 	}
 	s.onStep("condemned")

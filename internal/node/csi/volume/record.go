@@ -51,6 +51,9 @@ type Volume struct {
 	Shared bool `json:"shared,omitempty"`
 	// Size is the size in bytes.
 	Size int64 `json:"size"`
+	// Needs is how many bytes a snapshot takes that is being made. Afterwards it is 0, because a
+	// snapshot does not grow.
+	Needs int64 `json:"needs,omitempty"`
 	// Project is the number of the project quota, for the kind Quota.
 	Project uint32 `json:"project,omitempty"`
 	// Source is the volume or snapshot that this one was copied from.
@@ -114,7 +117,7 @@ func (s *Store) Get(name string) (*Volume, error) {
 // save writes a record durably, so that it survives a power cut.
 func (s *Store) save(volume *Volume) error {
 	if err := os.MkdirAll(filepath.Join(s.base, recordFolder), 0o700); err != nil {
-		return fmt.Errorf("make storage directory: %w", datadir.Explain(err))
+		return fmt.Errorf("make storage directory: %w", datadir.Explain(noSpace(err)))
 	}
 	record := *volume
 	if record.Base == s.base {
@@ -124,7 +127,7 @@ func (s *Store) save(volume *Volume) error {
 	if err != nil {
 		return fmt.Errorf("write record of volume: %w", err)
 	}
-	return datadir.WriteFile(s.RecordFile(volume.Name), text, 0o600)
+	return noSpace(datadir.WriteFile(s.RecordFile(volume.Name), text, 0o600))
 }
 
 // forget removes a record.

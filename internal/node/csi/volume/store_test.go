@@ -84,6 +84,35 @@ func TestManyAtOnce(t *testing.T) {
 	}
 }
 
+// TestPromised measures what others can still take while a volume, a snapshot and a copy are made.
+func TestPromised(t *testing.T) {
+	s := newStore(t)
+	for _, fstype := range []string{"ext4", "xfs"} {
+		base, size := disk(t, fstype, 1<<30), int64(64*mebibyte)
+		room, err := s.Room(Spec{Base: base})
+		must(t, err)
+		var steps []string
+		s.onStep = func(step string) {
+			steps = append(steps, step)
+			if now, err := s.room(base, ""); err != nil || now > room-size {
+				t.Errorf("%s: %s: there is room for %s, %v; there was room for %s, and %s are taken", fstype, step, bytes(now), err, bytes(room), bytes(size))
+			}
+		}
+		create(t, s, fstype, Spec{Base: base, Size: size})
+		write(t, use(t, s, fstype)+"/file", strings.Repeat("much", 8*mebibyte))
+		release(t, s, fstype)
+		size += 32 * mebibyte
+		_, err = s.Snapshot(t.Context(), fstype+"-snap", fstype)
+		must(t, err)
+		size += 64 * mebibyte
+		create(t, s, fstype+"-copy", Spec{Base: base, Size: 64 * mebibyte, Source: fstype + "-snap"})
+		if len(steps) < 9 {
+			t.Errorf("%s: looked only at the steps %s", fstype, steps)
+		}
+		s.onStep = func(string) {}
+	}
+}
+
 // TestQuota needs a kernel with project quotas for ext4 (CONFIG_QFMT_V2).
 func TestQuota(t *testing.T) {
 	s := newStore(t)
