@@ -5,9 +5,11 @@ import (
 
 	"github.com/sirupsen/logrus"
 
+	"github.com/kedge-dev/kedge/internal/base/component"
+	"github.com/kedge-dev/kedge/internal/base/config"
 	"github.com/kedge-dev/kedge/internal/base/gateways"
 	"github.com/kedge-dev/kedge/internal/base/metrics"
-	"github.com/kedge-dev/kedge/internal/cluster/pki"
+	"github.com/kedge-dev/kedge/internal/cluster/nodestream"
 	"github.com/kedge-dev/kedge/internal/node/gateway"
 	"github.com/kedge-dev/kedge/internal/node/gateway/dialing"
 	"github.com/kedge-dev/kedge/internal/node/gateway/requests"
@@ -22,14 +24,13 @@ const (
 	gatewayPatience = 10 * time.Second
 )
 
-// gatewayConfig returns what serves Gateways and Ingresses on a node.
-func gatewayConfig(cfg Config) gateway.Config {
-	registerer := cfg.Metrics.Registerer(metrics.Kubelet)
+// gateway serves Gateways and Ingresses.
+func (n *node) gateway() component.Component {
+	registerer := n.Metrics.Registerer(metrics.Kubelet)
 	log := logrus.WithField("component", gateway.Name)
-	return gateway.Config{
-		Routes: cfg.Routes,
+	settings := gateway.Config{
 		Parts: func(podCIDRs func() []string) (gateway.Requests, gateway.Sockets) {
-			dialer := dialing.Dialer{Services: cfg.Cluster.ServiceCIDRs(), Pods: cfg.Cluster.OwnPodCIDRs(), PodCIDRs: podCIDRs}
+			dialer := dialing.Dialer{Services: n.Cluster.ServiceCIDRs(), Pods: n.Cluster.OwnPodCIDRs(), PodCIDRs: podCIDRs}
 			answering := requests.New(requests.Config{
 				Registerer: registerer, Dial: dialer.Dial,
 				AccessLog: func(entry *requests.Entry) { log.Info(entry) },
@@ -38,9 +39,13 @@ func gatewayConfig(cfg Config) gateway.Config {
 				Serve: answering.Serve, Dial: dialer.Dial, Log: log, Registerer: registerer, Notice: gatewayNotice, Patience: gatewayPatience,
 			})
 		},
-		Client:    cfg.Clients.ClientConfig(gateways.User, pki.NodeGroup(cfg.Node.Name)),
-		Informers: cfg.Informers,
-		NodeName:  cfg.Node.Name,
+		Client:    n.user(gateways.User),
+		Informers: n.API.Informers,
+		NodeName:  n.Node.Name,
 		Notice:    gatewayNotice,
 	}
+	if n.Cluster.Has(config.Gateway) {
+		settings.Routes = follow(n, nodestream.Routes(), n.Server.Routes)
+	}
+	return gateway.New(settings)
 }

@@ -18,12 +18,9 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/host"
 	"github.com/kedge-dev/kedge/internal/base/localapi"
 	"github.com/kedge-dev/kedge/internal/base/metrics"
-	"github.com/kedge-dev/kedge/internal/base/netpolicy"
 	"github.com/kedge-dev/kedge/internal/base/objectcache"
-	"github.com/kedge-dev/kedge/internal/base/routing"
 	"github.com/kedge-dev/kedge/internal/cluster/executables"
 	"github.com/kedge-dev/kedge/internal/cluster/join"
-	"github.com/kedge-dev/kedge/internal/cluster/nodestream"
 	"github.com/kedge-dev/kedge/internal/cluster/pki"
 	"github.com/kedge-dev/kedge/internal/cluster/remoteapi"
 	"github.com/kedge-dev/kedge/internal/cluster/renewal"
@@ -148,18 +145,67 @@ func passBy(ctx context.Context, dir datadir.Dir, servers *serverlb.Balancer) {
 // addComponents adds everything that an agent runs: first what only agents need, and then
 // the node.
 func addComponents(group *component.Group, cfg *config.Config, process *Process, identity *join.Identity, local *localapi.Server, clock *pki.Clock, servers *serverlb.Balancer) error {
-	dir := datadir.Dir(cfg.DataDir)
+	dir, cluster := datadir.Dir(cfg.DataDir), identity.Settings.Cluster
+	own := func() *tls.Config { return identity.TLS(pki.NodeUser(identity.Host.Name)) }
 	clients := remoteapi.NewClients(servers, func(user string, _ ...string) *tls.Config { return identity.TLS(user) })
 	objects := remoteapi.NewObjects(clients, identity.Host.Name)
-	driver := NewDriver(dir, identity.Host.Name, cfg.Node, identity.Settings.Cluster)
+	driver := NewDriver(dir, identity.Host.Name, cfg.Node, cluster)
 	told := status.Config{Node: identity.Host.Name, Components: group.Status}
 	if driver != nil {
 		told.Storage = status.Volumes(driver, objects.Informers)
 	}
-	if err := AddCommon(group, identity.Host, cfg.Node, identity.Settings.Cluster, clock, local.With(status.New(told))); err != nil {
+	if err := AddCommon(group, identity.Host, cfg.Node, cluster, clock, local.With(status.New(told))); err != nil {
 		return err
 	}
-	keeper := renewal.New(renewal.Config{
+	keeper := newKeeper(identity, clients, clock)
+	renewer := group.Add(local.With(keeper))
+	group.Add(objects, renewer)
+	kubelet := clients.ClientConfig(pki.NodeUser(identity.Host.Name))
+	group.Add(servers.Follow(serverlb.FollowConfig{
+		Source: serverlb.Endpoints(objectcache.Share(kubelet, objects.Informers, &discoveryv1.EndpointSlice{})),
+		Path:   serverlb.ReadyPath,
+		TLS:    own(),
+	}), objects)
+	source := executables.Source{TLS: own(), Servers: func() []string {
+		all, _ := servers.Servers()
+		return all
+	}}
+	node, err := AddTo(group, Config{
+		Process:    process,
+		Dir:        dir,
+		Node:       identity.Host,
+		Settings:   cfg.Node,
+		Cluster:    cluster,
+		API:        API{Clients: clients, Reconnect: clients.ReconnectUser, Informers: objects.Informers},
+		Servers:    servers,
+		Driver:     driver,
+		Executable: source.Get,
+		Certificates: Certificates{
+			ServingCertFile: identity.ServingCertFile(), ServingKeyFile: identity.ServingKeyFile(),
+			ClientCAFile: identity.ClientCAFile(), TLS: own(),
+		},
+		Metrics: metrics.Divide(Metered(cluster)...),
+	}, objects, nil)
+	if err != nil {
+		return err
+	}
+	group.Add(tunnel.NewAgent(tunnel.AgentConfig{
+		NodeName:    identity.Host.Name,
+		NodeIPs:     identity.Host.IPs,
+		KubeletPort: node.KubeletPort,
+		PodCIDRs:    cluster.OwnPodCIDRs(),
+		Client:      kubelet,
+		Servers:     servers,
+		TLS:         own(),
+		// A server that has restarted may have new authorities.
+		Opened: keeper.Look,
+	}))
+	return nil
+}
+
+// newKeeper returns the component that renews the node's certificates.
+func newKeeper(identity *join.Identity, clients *remoteapi.Clients, clock *pki.Clock) *renewal.Keeper {
+	return renewal.New(renewal.Config{
 		Now: clock.Now,
 		Due: identity.Due,
 		Renew: func(ctx context.Context, all bool) ([]string, error) {
@@ -170,64 +216,4 @@ func addComponents(group *component.Group, cfg *config.Config, process *Process,
 			return files, err
 		},
 	})
-	renewer := local.With(keeper)
-	group.Add(renewer)
-
-	kubelet := pki.NodeUser(identity.Host.Name)
-	var policies func(context.Context, func(netpolicy.Update) error) error
-	if identity.Settings.Cluster.Has(config.NetworkPolicy) {
-		policies = nodestream.Policies().Keep(nodestream.Policies().From(clients.ClientConfig(kubelet)))
-	}
-	var routes func(context.Context, func(routing.Update) error) error
-	if identity.Settings.Cluster.Has(config.Gateway) {
-		routes = nodestream.Routes().Keep(nodestream.Routes().From(clients.ClientConfig(kubelet)))
-	}
-	orders := nodestream.Orders().Keep(nodestream.Orders().From(clients.ClientConfig(kubelet)))
-	source := executables.Source{TLS: identity.TLS(kubelet), Servers: func() []string {
-		all, _ := servers.Servers()
-		return all
-	}}
-	group.Add(objects, renewer)
-	group.Add(servers.Follow(serverlb.FollowConfig{
-		Source: serverlb.Endpoints(objectcache.Share(clients.ClientConfig(kubelet), objects.Informers, &discoveryv1.EndpointSlice{})),
-		Path:   serverlb.ReadyPath,
-		TLS:    identity.TLS(kubelet),
-	}), objects)
-
-	node, err := AddTo(group, Config{
-		Process:         process,
-		Dir:             dir,
-		Node:            identity.Host,
-		Settings:        cfg.Node,
-		Cluster:         identity.Settings.Cluster,
-		Clients:         clients,
-		Reconnect:       clients.ReconnectUser,
-		Servers:         servers,
-		Informers:       objects.Informers,
-		Driver:          driver,
-		Policies:        policies,
-		Routes:          routes,
-		Orders:          orders,
-		Executable:      source.Get,
-		ServingCertFile: identity.ServingCertFile(),
-		ServingKeyFile:  identity.ServingKeyFile(),
-		ClientCAFile:    identity.ClientCAFile(),
-		TLS:             identity.TLS(kubelet),
-		Metrics:         metrics.Divide(Metered(identity.Settings.Cluster)...),
-	}, objects)
-	if err != nil {
-		return err
-	}
-	group.Add(tunnel.NewAgent(tunnel.AgentConfig{
-		NodeName:    identity.Host.Name,
-		NodeIPs:     identity.Host.IPs,
-		KubeletPort: node.KubeletPort,
-		PodCIDRs:    identity.Settings.Cluster.OwnPodCIDRs(),
-		Client:      clients.ClientConfig(kubelet),
-		Servers:     servers,
-		TLS:         identity.TLS(kubelet),
-		// A server that has restarted may have new authorities.
-		Opened: keeper.Look,
-	}))
-	return nil
 }

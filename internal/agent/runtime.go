@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -14,76 +15,75 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/component"
 	"github.com/kedge-dev/kedge/internal/base/config"
 	"github.com/kedge-dev/kedge/internal/base/datadir"
-	"github.com/kedge-dev/kedge/internal/base/host"
 	"github.com/kedge-dev/kedge/internal/node/containerd"
 	"github.com/kedge-dev/kedge/internal/node/containerd/peers"
 	"github.com/kedge-dev/kedge/internal/node/containerd/registries"
-	"github.com/kedge-dev/kedge/internal/node/kubelet"
 	"github.com/kedge-dev/kedge/internal/node/ownruntime"
 )
 
-// addRuntime adds the component that is ready when the CRI is served: kedge's containerd,
-// or the user's own runtime. It starts after prepared. addRuntime returns the component,
-// its socket, and for kedge's containerd a reader in this process.
-func addRuntime(group *component.Group, cfg Config, facts host.Facts, helpers assets.Paths, warn func(message string), prepared, api component.Component) (component.Component, string, kubelet.Runtime, error) {
-	if socket := cfg.Settings.RuntimeSocket(); socket != "" {
-		other := ownruntime.New(socket)
-		group.Add(other, prepared)
-		return other, socket, nil, nil
-	}
-	var (
-		own    *containerd.Containerd
-		others *peers.Peers
-		shared http.RoundTripper // an interface, so that it is nil without peers
-	)
-	if cfg.Cluster.EmbeddedRegistry {
-		others = peers.New(peers.Config{
-			NodeName:  cfg.Node.Name,
-			Informers: cfg.Informers,
-			Store:     func() (content.Store, images.Store) { return own.Store() },
-			CertFile:  cfg.ServingCertFile,
-			KeyFile:   cfg.ServingKeyFile,
-			CAFile:    cfg.ClientCAFile,
-			TLS:       cfg.TLS,
+// socket returns the socket of the container runtime.
+func (n *node) socket() string { return cmp.Or(n.Settings.RuntimeSocket(), datadir.ContainerdSocket) }
 
-			ServerCertificate: cfg.ServerCertificate,
+// images decides where containerd gets images from: with the embedded registry also from other
+// nodes. The user's own runtime decides itself.
+func (n *node) images() *registries.Registries {
+	if n.Settings.RuntimeSocket() != "" {
+		return nil
+	}
+	var shared http.RoundTripper // an interface, so that it is nil without peers
+	if n.Cluster.EmbeddedRegistry {
+		n.sharing = peers.New(peers.Config{
+			NodeName:  n.Node.Name,
+			Informers: n.API.Informers,
+			Store:     func() (content.Store, images.Store) { return n.own.Store() },
+			CertFile:  n.Certificates.ServingCertFile,
+			KeyFile:   n.Certificates.ServingKeyFile,
+			CAFile:    n.Certificates.ClientCAFile,
+			TLS:       n.Certificates.TLS,
+
+			ServerCertificate: n.Server.Certificate,
 		})
-		shared = others
+		shared = n.sharing
 	}
-	path := cfg.Settings.PrivateRegistry
+	path := n.Settings.PrivateRegistry
 	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) && path != config.Default().Node.PrivateRegistry {
-		return nil, "", nil, fmt.Errorf("private-registry: the file %s does not exist: create it, or remove the setting", path)
+		n.faults = append(n.faults, fmt.Errorf("private-registry: the file %s does not exist: create it, or remove the setting", path))
+		return nil
 	}
-	source, err := registries.New(path, shared, warn)
-	if err != nil {
-		return nil, "", nil, err
+	var fault error
+	if n.source, fault = registries.New(path, shared, n.events.Warn); fault != nil {
+		n.faults = append(n.faults, fault)
+		return nil
 	}
-	source.MirrorsOnly = cfg.Settings.DisableDefaultRegistryEndpoint
-	group.Add(source)
-	own = containerd.New(containerd.Config{
-		Root:           cfg.Dir.Containerd(),
+	n.source.MirrorsOnly = n.Settings.DisableDefaultRegistryEndpoint
+	return n.source
+}
+
+// runtime is ready when the CRI is served. It is kedge's containerd, or the user's own runtime.
+func (n *node) runtime() component.Component {
+	if socket := n.Settings.RuntimeSocket(); socket != "" {
+		return ownruntime.New(socket)
+	}
+	n.own = containerd.New(containerd.Config{
+		Root:           n.Dir.Containerd(),
 		State:          datadir.ContainerdState,
 		Socket:         datadir.ContainerdSocket,
-		ConfigFile:     cfg.Dir.ContainerdConfig(),
-		DropIns:        cfg.Dir.ContainerdDropIns(),
-		CertsDir:       cfg.Dir.RegistryCerts(),
-		Source:         source,
-		PauseArchive:   helpers.PauseArchive,
+		ConfigFile:     n.Dir.ContainerdConfig(),
+		DropIns:        n.Dir.ContainerdDropIns(),
+		CertsDir:       n.Dir.RegistryCerts(),
+		Source:         n.source,
+		PauseArchive:   n.assets.PauseArchive,
 		PauseImage:     assets.PauseImage,
-		ImagesDir:      cfg.Dir.Images(),
-		CNIBinDirs:     []string{helpers.Bin, datadir.CNIBinDir},
-		CNIConfDir:     cniConfDir(cfg),
-		Snapshotter:    cfg.Settings.Snapshotter,
-		DefaultRuntime: cfg.Settings.DefaultRuntime,
-		SELinux:        cfg.Settings.SELinux,
-		NonrootDevices: cfg.Settings.NonrootDevices,
-		Facts:          facts,
-		Warn:           warn,
-		Verbosity:      cfg.Process.Verbosity,
+		ImagesDir:      n.Dir.Images(),
+		CNIBinDirs:     []string{n.assets.Bin, datadir.CNIBinDir},
+		CNIConfDir:     n.cniConfDir(),
+		Snapshotter:    n.Settings.Snapshotter,
+		DefaultRuntime: n.Settings.DefaultRuntime,
+		SELinux:        n.Settings.SELinux,
+		NonrootDevices: n.Settings.NonrootDevices,
+		Facts:          n.facts,
+		Warn:           n.events.Warn,
+		Verbosity:      n.Process.Verbosity,
 	})
-	group.Add(own, prepared, source)
-	if others != nil {
-		group.Add(others, own, api)
-	}
-	return own, datadir.ContainerdSocket, own.Reader(), nil
+	return n.own
 }

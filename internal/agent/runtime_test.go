@@ -13,12 +13,12 @@ func TestCNIConfDir(t *testing.T) {
 		{"vxlan", "unix:///run/crio/crio.sock", "/etc/cni/net.d"},
 		{"none", "", "/etc/cni/net.d"},
 	} {
-		cfg := Config{
+		n := node{Config: Config{
 			Dir:      datadir.Dir("/data"),
 			Settings: config.Node{ContainerRuntimeEndpoint: test.endpoint},
 			Cluster:  config.Cluster{FlannelBackend: test.backend},
-		}
-		if got := cniConfDir(cfg); got != test.want {
+		}}
+		if got := n.cniConfDir(); got != test.want {
 			t.Errorf("%s, %s: got %s, want %s", test.backend, test.endpoint, got, test.want)
 		}
 	}

@@ -21,11 +21,11 @@ func hasIPv6(podCIDRs []netip.Prefix) bool {
 
 // cniConfDir returns the folder of CNI configurations: kedge's own, or the one where
 // other CNIs install themselves and other runtimes look.
-func cniConfDir(cfg Config) string {
-	if cfg.Cluster.FlannelBackend == "none" || cfg.Settings.ContainerRuntimeEndpoint != "" {
+func (n *node) cniConfDir() string {
+	if n.Cluster.FlannelBackend == "none" || n.Settings.ContainerRuntimeEndpoint != "" {
 		return datadir.CNIConfDir
 	}
-	return cfg.Dir.CNIConf()
+	return n.Dir.CNIConf()
 }
 
 // HostResolvConf returns the file that resolvers in the host's own network read.
@@ -45,15 +45,15 @@ func WarnRenamed(dir datadir.Dir, name string) {
 	}
 }
 
-// searchDomains returns a component that warns of search domains of the host that break names
-// of the cluster in pods. It is ready at once, because nameservers may not answer for a while.
-func searchDomains(file, clusterDomain string, warn func(message string)) component.Component {
+// searchDomains warns of search domains of the host that break names of the cluster in pods. It
+// is ready at once, because nameservers may not answer for a while.
+func (n *node) searchDomains() component.Component {
 	const name = "search-domains"
 	return component.Func(name, func(ctx context.Context, ready func()) error {
 		ready()
-		for _, fault := range host.WildcardDomains(ctx, file, clusterDomain) {
+		for _, fault := range host.WildcardDomains(ctx, HostResolvConf(n.Settings), n.Cluster.ClusterDomain) {
 			logrus.WithField("component", name).Warn(fault)
-			warn(fault)
+			n.events.Warn(fault)
 		}
 		<-ctx.Done()
 		return nil

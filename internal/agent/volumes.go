@@ -9,8 +9,14 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/sirupsen/logrus"
+
+	"github.com/kedge-dev/kedge/internal/base/component"
 	"github.com/kedge-dev/kedge/internal/base/config"
 	"github.com/kedge-dev/kedge/internal/base/datadir"
+	"github.com/kedge-dev/kedge/internal/base/version"
+	"github.com/kedge-dev/kedge/internal/node/csi"
+	"github.com/kedge-dev/kedge/internal/node/csi/provision"
 	"github.com/kedge-dev/kedge/internal/node/csi/volume"
 )
 
@@ -40,4 +46,41 @@ func checkVolumes(dir datadir.Dir, settings config.Node) error {
 		return fmt.Errorf("write the folder of volumes: %w", datadir.Explain(err))
 	}
 	return datadir.WriteFile(record, []byte(now+"\n"), 0o600)
+}
+
+// NewDriver returns the driver that makes local volumes on a node, or nil if the cluster
+// has them disabled.
+func NewDriver(dir datadir.Dir, node string, settings config.Node, cluster config.Cluster) *csi.Driver {
+	if !cluster.Has(config.LocalStorage) {
+		return nil
+	}
+	log := logrus.WithField("component", "csi")
+	return csi.New(csi.Config{
+		Node:       node,
+		KubeletDir: datadir.KubeletRoot,
+		BaseDir:    settings.VolumesFolder(dir),
+		Version:    version.Version,
+		OnFault:    func(err error) { log.Warn(err) },
+	})
+}
+
+// provisioner makes and deletes the volumes of claims on this node.
+func (n *node) provisioner() component.Component {
+	if n.Driver == nil {
+		return nil
+	}
+	return provision.New(provision.Config{
+		Node:      n.Node.Name,
+		Driver:    n.Driver,
+		Client:    n.user("system:kedge:storage"),
+		Informers: n.API.Informers,
+	})
+}
+
+// registration tells the kubelet of the driver.
+func (n *node) registration() component.Component {
+	if n.Driver == nil {
+		return nil
+	}
+	return component.Step("csi-registration", n.Driver.Register)
 }

@@ -37,7 +37,7 @@ type api struct {
 	keys   *encryption.Encryption
 	// remote and others, HOST:PORT of the servers with an API, are set without roles.api.
 	remote tunnel.Servers
-	// reconnect is agent.Config.Reconnect.
+	// reconnect is agent.API.Reconnect.
 	reconnect func(user string, began time.Time)
 	others    func() []string
 }
@@ -53,9 +53,8 @@ type apiComponent interface {
 	Certificate(*tls.ClientHelloInfo) (*tls.Certificate, error)
 }
 
-// newAPI makes the API. Its error has the faults in the user's arguments for the API
-// server.
-func (s *server) newAPI(listener net.Listener) (*api, error) {
+// newAPI makes the API.
+func (s *server) newAPI(listener net.Listener) {
 	if !s.roles.api {
 		remote := remoteapi.NewElsewhere(remoteapi.Config{
 			NodeName: s.node.Name,
@@ -66,10 +65,11 @@ func (s *server) newAPI(listener net.Listener) (*api, error) {
 			NodeTLS:  s.certificates.NodeTLS(),
 			Etcd:     s.store.Connect,
 		})
-		return &api{apiComponent: remote, remote: remote, reconnect: remote.ReconnectUser, others: func() []string {
+		s.api = &api{apiComponent: remote, remote: remote, reconnect: remote.ReconnectUser, others: func() []string {
 			servers, _ := remote.Servers()
 			return servers
-		}}, nil
+		}}
+		return
 	}
 	egress := apiserver.Egress{Tunnels: s.tunnels, PodCIDRs: s.cfg.Cluster.OwnPodCIDRs(), Owner: s.registry.Owner}
 	if s.roles.node {
@@ -102,7 +102,7 @@ func (s *server) newAPI(listener net.Listener) (*api, error) {
 			{Group: snapshotv1.GroupName, Resource: "volumesnapshotcontents"}: utils.VolumeSnapshotContentManagedByLabel,
 		},
 	})
-	return &api{apiComponent: server, server: server, keys: keys}, fault
+	s.api, s.faults = &api{apiComponent: server, server: server, keys: keys}, append(s.faults, fault)
 }
 
 // newEncryption returns the part that encrypts the Secrets of the API server.

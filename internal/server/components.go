@@ -2,27 +2,27 @@ package server
 
 import (
 	"context"
+	"net"
 	"os"
+	"time"
 
 	"github.com/kedge-dev/kedge/internal/agent"
 	"github.com/kedge-dev/kedge/internal/base/component"
 	"github.com/kedge-dev/kedge/internal/base/datadir"
+	"github.com/kedge-dev/kedge/internal/base/version"
+	"github.com/kedge-dev/kedge/internal/cluster/join"
 	"github.com/kedge-dev/kedge/internal/cluster/pki"
+	"github.com/kedge-dev/kedge/internal/cluster/registration"
 	"github.com/kedge-dev/kedge/internal/cluster/renewal"
 	"github.com/kedge-dev/kedge/internal/cluster/rotation"
+	"github.com/kedge-dev/kedge/internal/cluster/supervisor"
 	"github.com/kedge-dev/kedge/internal/cluster/tunnel"
 	"github.com/kedge-dev/kedge/internal/controlplane/apiserver"
+	"github.com/kedge-dev/kedge/internal/datastore/choice"
+	"github.com/kedge-dev/kedge/internal/datastore/etcd"
+	"github.com/kedge-dev/kedge/internal/datastore/snapshot"
 	"github.com/kedge-dev/kedge/internal/inspect/status"
-	"github.com/kedge-dev/kedge/internal/node/csi"
 )
-
-// newDriver returns the driver that makes local volumes on this server's node, or nil.
-func (s *server) newDriver() *csi.Driver {
-	if !s.roles.node {
-		return nil
-	}
-	return agent.NewDriver(s.dir, s.node.Name, s.cfg.Node, s.cfg.Cluster)
-}
 
 // volumePlugins returns the controllers' folder of the user's plugins for volumes. A server that
 // is no node makes no folder of the kubelet's.
@@ -34,20 +34,20 @@ func (s *server) volumePlugins() string {
 }
 
 // newStatus returns the component that answers `kedge status`.
-func (s *server) newStatus(group *component.Group, api *api, driver *csi.Driver) *status.Status {
+func (s *server) newStatus(group *component.Group) *status.Status {
 	told := status.Config{
 		Node:       s.node.Name,
 		Components: group.Status,
 		Datastore:  s.store,
 		Tunnels:    s.tunnels.Nodes,
-		Cluster: status.ClusterOf(api.ClientConfig("system:kedge:status"), api.Name(),
+		Cluster: status.ClusterOf(s.api.ClientConfig("system:kedge:status"), s.api.Name(),
 			s.cfg.Cluster.EnforcesPolicies(), group.Status),
 	}
-	if driver != nil {
-		told.Storage = status.Volumes(driver, api.Informers)
+	if s.driver != nil {
+		told.Storage = status.Volumes(s.driver, s.api.Informers)
 	}
-	if api.server != nil {
-		told.Problems = func() []status.Problem { return damageProblems(api.server.Damaged()) }
+	if s.api.server != nil {
+		told.Problems = func() []status.Problem { return damageProblems(s.api.server.Damaged()) }
 	}
 	return status.New(told)
 }
@@ -79,23 +79,24 @@ func (s *server) newKeeper() *renewal.Keeper {
 	return rotation.NewKeeper(settings)
 }
 
-// addTunnels adds the tunnels through which other servers' API servers reach this
-// server's node.
-func (s *server) addTunnels(group *component.Group, api *api, kubeletPort int) {
+// tunnel returns the tunnels through which other servers' API servers reach this server's node.
+func (s *server) tunnel(kubeletPort int) component.Component {
+	if !s.roles.objects.Shared() && s.roles.api {
+		return nil
+	}
 	settings := tunnel.AgentConfig{
 		NodeName:    s.node.Name,
 		NodeIPs:     s.node.IPs,
 		KubeletPort: kubeletPort,
 		PodCIDRs:    s.cfg.Cluster.OwnPodCIDRs(),
-		Client:      api.ClientConfig(pki.NodeUser(s.node.Name), pki.NodesGroup, pki.NodeGroup(s.node.Name)),
+		Client:      s.api.ClientConfig(pki.NodeUser(s.node.Name), pki.NodesGroup, pki.NodeGroup(s.node.Name)),
 		TLS:         s.certificates.NodeTLS(),
-		Servers:     api.remote,
+		Servers:     s.api.remote,
 	}
-	after := component.Component(api)
 	if s.roles.api {
-		settings.Servers, after = s.others, s.others
+		settings.Servers = s.others
 	}
-	group.Add(withoutWaiting(tunnel.NewAgent(settings)), after)
+	return withoutWaiting(tunnel.NewAgent(settings))
 }
 
 // withoutWaiting makes a tunnel's component ready at once, because there may be no other
@@ -105,4 +106,107 @@ func withoutWaiting(tunnel component.Component) component.Component {
 		ready()
 		return tunnel.Run(ctx, func() {})
 	})
+}
+
+// supervisor serves the port. It answers 503 until the API server is ready.
+func (s *server) supervisor(listener net.Listener) *supervisor.Supervisor {
+	settings := supervisor.Config{
+		Listener:    listener,
+		Certificate: servingCertificate(s.api, s.certificates),
+		PKI:         s.certificates,
+		Registry:    s.registry,
+		Dir:         s.dir,
+		Settings:    join.Settings{Version: version.Version, Cluster: s.cfg.Cluster},
+		Client:      s.api.ClientConfig("system:kedge:supervisor"),
+		Tunnel:      s.tunnels.Serve,
+		Etcd:        s.store.Etcd,
+		Token:       s.store.Token,
+		Policies:    s.told.Policies,
+		Routes:      s.told.Routes,
+		Orders:      s.told.Orders,
+		APIServers:  s.api.others,
+		API:         s.api,
+		Now:         s.clock.Now,
+	}
+	if s.plans != nil {
+		settings.Executable = s.plans.Executable
+	}
+	return supervisor.New(settings)
+}
+
+// authorities prepares the authorities that will replace the present ones on all servers.
+func (s *server) authorities() component.Component {
+	if !s.roles.objects.Shared() {
+		return nil
+	}
+	return s.store.Authorities
+}
+
+// keys encrypt the Secrets of the API server.
+func (s *server) keys() component.Component {
+	if !s.roles.api {
+		return nil
+	}
+	return s.local.With(s.api.keys)
+}
+
+// fixedSettings compares the settings with those that the cluster began with.
+func (s *server) fixedSettings() component.Component {
+	if !s.roles.api {
+		return nil
+	}
+	return join.NewFixedSettings(s.store.Connect, s.cfg.Cluster)
+}
+
+// snapshots saves the datastore.
+func (s *server) snapshots() component.Component {
+	saving := choice.Snapshots(s.cfg, s.store.Saved)
+	saving.NodeName, saving.Client, saving.Now = s.node.Name, s.api.ClientConfig("system:kedge:snapshots"), s.clock.Now
+	return s.local.With(snapshot.New(saving))
+}
+
+// members removes the members of etcd whose nodes are deleted.
+func (s *server) members() component.Component {
+	if s.roles.objects != choice.Member {
+		return nil
+	}
+	return etcd.NewMembers(s.store.Member, s.api.Informers)
+}
+
+// claim claims the name of this server's node.
+func (s *server) claim() (component.Component, error) {
+	password, err := join.EnsurePassword(datadir.NodePassword, datadir.K3sNodePassword)
+	if err != nil {
+		return nil, err
+	}
+	return registration.NewServerNode(s.nodesClient, registration.Claim{
+		Node: s.node.Name, Addresses: s.node.IPs, Password: password,
+		// Truncated to the day, because the node's certificates are made at each start
+		// and a restart should not write anything.
+		CertificatesEnd: s.certificates.NodeEnd().Truncate(24 * time.Hour),
+	}), nil
+}
+
+// nodeConfig returns what the node of this server is made from.
+func (s *server) nodeConfig() agent.Config {
+	settings := agent.Config{
+		Process:    s.process,
+		Dir:        s.dir,
+		Node:       s.node,
+		Settings:   s.cfg.Node,
+		Cluster:    s.cfg.Cluster,
+		API:        agent.API{Clients: s.api, Reconnect: s.api.reconnect, Informers: s.api.Informers},
+		Driver:     s.driver,
+		Executable: s.ownExecutable(),
+		Certificates: agent.Certificates{
+			ServingCertFile: s.certificates.KubeletServingCertFile, ServingKeyFile: s.certificates.KubeletServingKeyFile,
+			ClientCAFile: s.certificates.ClientCAFile, TLS: s.certificates.NodeTLS(),
+		},
+		Metrics: s.metrics,
+		Server:  s.told,
+	}
+	if s.others != nil {
+		settings.Servers = s.others
+	}
+	return settings
 }

@@ -2,9 +2,7 @@ package server
 
 import (
 	"context"
-	"errors"
 	"net/netip"
-	"slices"
 
 	"k8s.io/client-go/rest"
 
@@ -26,144 +24,171 @@ import (
 	"github.com/kedge-dev/kedge/internal/node/dns"
 )
 
-// addControlPlane adds the parts that belong to the API server of this process. It
-// returns the component that clients of the API wait for, the controllers, and all faults
-// in the user's arguments. If there are faults, the caller does not run the group.
-// registrations may be read once the manifests are applied.
-func (s *server) addControlPlane(group *component.Group, api *api, registrations component.Component) (usable component.Component, loops []component.Component, faults error) {
-	objects := addons.New(addons.Config{
-		Client:         api.ClientConfig("system:kedge:bootstrap", "system:masters"),
+// objects makes the objects that every cluster begins with.
+func (s *server) objects() component.Component {
+	if !s.roles.api {
+		return nil
+	}
+	return addons.New(addons.Config{
+		Client:         s.api.ClientConfig("system:kedge:bootstrap", "system:masters"),
 		Cluster:        s.cfg.Cluster,
 		RuntimeClasses: containerd.RuntimeClasses(),
 	})
-	group.Add(objects, api)
-	group.Add(registrations, objects)
-	before := []component.Component{api}
-	var leader *election.Election
-	if s.roles.elects() {
-		leader = election.New(election.Config{
-			Client: api.ClientConfig("system:kedge:election"),
-			// The name is for people. The address makes it unique, because no two servers
-			// share one.
-			Identity: s.node.Name + "_" + s.cfg.Server.PublicAddress(s.node.IPs[0]),
-		})
-		group.Add(leader, objects) // which have the rights for the election
-		before = append(before, leader)
-	}
-	if leader != nil || !s.roles.objects.Shared() {
-		group.Add(led("encryption-keeper", leader, encryption.NewKeeper(api.keys, api.server.RequestTimeout)), before...)
-	}
-	if s.roles.controllers {
-		manager, fault := controllers.New(controllers.Config{
-			API:      api.server,
-			Cluster:  s.cfg.Cluster,
-			Files:    s.certificates.Files,
-			Address:  s.node.IPs[0],
-			Paths:    s.metrics.Paths(metrics.Controllers),
-			Election: leader,
-			Args:     s.cfg.Server.KubeControllerManagerArgs,
-
-			VolumePlugins: s.volumePlugins(),
-		})
-		group.Add(manager, before...)
-		loops, faults = append(loops, manager), errors.Join(faults, fault)
-	}
-	if s.roles.scheduler {
-		pods, fault := scheduler.New(scheduler.Config{
-			API:      api.server,
-			CertFile: s.certificates.ServingCertFile,
-			KeyFile:  s.certificates.ServingKeyFile,
-			Address:  s.node.IPs[0],
-			Paths:    s.metrics.Paths(metrics.Scheduler),
-			Election: leader,
-			Args:     s.cfg.Server.KubeSchedulerArgs,
-		})
-		group.Add(pods, before...)
-		faults = errors.Join(faults, fault)
-	}
-	if s.gateway != nil {
-		// The objects have the kinds of the Gateway API. Registrations say which addresses are nodes'.
-		group.Add(s.gateway, objects, registrations)
-	}
-	group.Add(s.plans, objects)
-	if s.roles.controllers {
-		before = append(before, objects)
-		group.Add(led("scrape-targets", leader, scrapetargets.New(scrapetargets.Config{
-			Client:    as(api, "system:kedge:scrape-targets"),
-			Informers: api.Informers,
-			Ports:     metricsPorts(s.cfg, s.node.IPs[0]),
-		})), before...)
-		if s.cfg.Cluster.Has(config.LocalStorage) {
-			group.Add(led("storage", leader, storage.New(storage.Config{
-				Client:    as(api, "system:kedge:storage-controller"),
-				Informers: api.Informers,
-			})), before...)
-		}
-		if s.cfg.Cluster.Has(config.ServiceLB) {
-			balancer := loadbalancer.Config{
-				Client:    as(api, "system:kedge:loadbalancer-controller"),
-				Informers: api.Informers,
-				Cluster:   s.cfg.Cluster,
-				Owner:     s.registry.Owner,
-				Answers:   s.tunnels.Answers,
-			}
-			if leader != nil {
-				balancer.Overdue = leader.Overdue
-			}
-			balancer.VIP, _ = netip.ParseAddr(s.cfg.Server.VIP) // zero without one
-			if s.roles.node {
-				balancer.Node = s.node.Name
-			}
-			s.balance(group, led("loadbalancer", leader, loadbalancer.New(balancer)), before...)
-		}
-		if s.gateway != nil {
-			s.balance(group, led("gateway", leader, s.gatewayController(api)), slices.Concat(before, []component.Component{s.gateway})...)
-		}
-		group.Add(led("upgrade", leader, s.planController(api)), append(slices.Clone(before), s.plans)...)
-		group.Add(led("manifests", leader, manifests.New(manifests.Config{
-			Path:    s.dir.Manifests(),
-			Server:  s.node.Name,
-			Disable: s.cfg.Cluster.DisabledManifests(),
-			Client:  as(api, "system:kedge:manifests"),
-		})), before...)
-		if !s.cfg.Cluster.DisableHelmController {
-			group.Add(led("helm", leader, helm.New(helm.Config{
-				Charts: s.dir.Charts(),
-				Server: s.node.Name,
-				Client: as(api, "system:kedge:helm"),
-			})), before...)
-		}
-	}
-	if s.cfg.Cluster.Has(config.CoreDNS) {
-		group.Add(dns.NewEndpoints(dns.EndpointsConfig{
-			Client:    api.ClientConfig("system:kedge:dns-endpoints"),
-			Informers: api.Informers,
-		}), objects)
-	}
-	if vip := s.cfg.Server.VIP; vip != "" {
-		// The identity is unique, because no two servers share an address.
-		identity := s.node.Name + "_" + s.cfg.Server.PublicAddress(s.node.IPs[0])
-		group.Add(announce.NewVIP(netip.MustParseAddr(vip), api.ClientConfig("system:kedge:vip"), identity), objects)
-	}
-	return objects, loops, faults
 }
 
-// balance adds a component that sends clients to nodes.
-func (s *server) balance(group *component.Group, balancing component.Component, before ...component.Component) {
-	group.Add(balancing, before...)
-	s.balancing = append(s.balancing, balancing)
+// identity names this server among others. The name is for people. The address makes it unique,
+// because no two servers share one.
+func (s *server) identity() string {
+	return s.node.Name + "_" + s.cfg.Server.PublicAddress(s.node.IPs[0])
 }
 
-// led makes a component of loops that run on one server at a time: the elected one, or
-// the only one if leader is nil.
-func led(name string, leader *election.Election, loops election.Loops) component.Component {
+// newLeader returns the election of the server that runs controllers and scheduler.
+func (s *server) newLeader() *election.Election {
+	if !s.roles.elects() {
+		return nil
+	}
+	return election.New(election.Config{Client: s.api.ClientConfig("system:kedge:election"), Identity: s.identity()})
+}
+
+// encryptionKeeper changes keys, and how objects are stored.
+func (s *server) encryptionKeeper() component.Component {
+	if s.leader == nil && s.roles.objects.Shared() {
+		return nil
+	}
+	return s.led("encryption-keeper", encryption.NewKeeper(s.api.keys, s.api.server.RequestTimeout))
+}
+
+// newControllers returns Kubernetes's controllers.
+func (s *server) newControllers() component.Component {
+	if !s.roles.controllers {
+		return nil
+	}
+	manager, fault := controllers.New(controllers.Config{
+		API:      s.api.server,
+		Cluster:  s.cfg.Cluster,
+		Files:    s.certificates.Files,
+		Address:  s.node.IPs[0],
+		Paths:    s.metrics.Paths(metrics.Controllers),
+		Election: s.leader,
+		Args:     s.cfg.Server.KubeControllerManagerArgs,
+
+		VolumePlugins: s.volumePlugins(),
+	})
+	s.faults = append(s.faults, fault)
+	return manager
+}
+
+// scheduler chooses nodes for pods.
+func (s *server) scheduler() component.Component {
+	if !s.roles.scheduler {
+		return nil
+	}
+	pods, fault := scheduler.New(scheduler.Config{
+		API:      s.api.server,
+		CertFile: s.certificates.ServingCertFile,
+		KeyFile:  s.certificates.ServingKeyFile,
+		Address:  s.node.IPs[0],
+		Paths:    s.metrics.Paths(metrics.Scheduler),
+		Election: s.leader,
+		Args:     s.cfg.Server.KubeSchedulerArgs,
+	})
+	s.faults = append(s.faults, fault)
+	return pods
+}
+
+// scrapeTargets tells a Prometheus where the metrics of the servers are.
+func (s *server) scrapeTargets() component.Component {
+	return s.led("scrape-targets", scrapetargets.New(scrapetargets.Config{
+		Client:    s.as("system:kedge:scrape-targets"),
+		Informers: s.api.Informers,
+		Ports:     metricsPorts(s.cfg, s.node.IPs[0]),
+	}))
+}
+
+// storage is the cluster's part in local storage.
+func (s *server) storage() component.Component {
+	if !s.cfg.Cluster.Has(config.LocalStorage) {
+		return nil
+	}
+	return s.led("storage", storage.New(storage.Config{
+		Client:    s.as("system:kedge:storage-controller"),
+		Informers: s.api.Informers,
+	}))
+}
+
+// loadBalancer gives addresses to Services of type LoadBalancer.
+func (s *server) loadBalancer() component.Component {
+	if !s.cfg.Cluster.Has(config.ServiceLB) {
+		return nil
+	}
+	settings := loadbalancer.Config{
+		Client:    s.as("system:kedge:loadbalancer-controller"),
+		Informers: s.api.Informers,
+		Cluster:   s.cfg.Cluster,
+		Owner:     s.registry.Owner,
+		Answers:   s.tunnels.Answers,
+	}
+	if s.leader != nil {
+		settings.Overdue = s.leader.Overdue
+	}
+	settings.VIP, _ = netip.ParseAddr(s.cfg.Server.VIP) // zero without one
+	if s.roles.node {
+		settings.Node = s.node.Name
+	}
+	return s.led("loadbalancer", loadbalancer.New(settings))
+}
+
+// manifests applies the user's files.
+func (s *server) manifests() component.Component {
+	return s.led("manifests", manifests.New(manifests.Config{
+		Path:    s.dir.Manifests(),
+		Server:  s.node.Name,
+		Disable: s.cfg.Cluster.DisabledManifests(),
+		Client:  s.as("system:kedge:manifests"),
+	}))
+}
+
+// helm installs HelmCharts.
+func (s *server) helm() component.Component {
+	if s.cfg.Cluster.DisableHelmController {
+		return nil
+	}
+	return s.led("helm", helm.New(helm.Config{
+		Charts: s.dir.Charts(),
+		Server: s.node.Name,
+		Client: s.as("system:kedge:helm"),
+	}))
+}
+
+// dnsEndpoints tells the service proxy where the cluster's DNS listens.
+func (s *server) dnsEndpoints() component.Component {
+	if !s.cfg.Cluster.Has(config.CoreDNS) {
+		return nil
+	}
+	return dns.NewEndpoints(dns.EndpointsConfig{
+		Client:    s.api.ClientConfig("system:kedge:dns-endpoints"),
+		Informers: s.api.Informers,
+	})
+}
+
+// vip holds the address of the control plane on one of the servers.
+func (s *server) vip() component.Component {
+	if s.cfg.Server.VIP == "" {
+		return nil
+	}
+	return announce.NewVIP(netip.MustParseAddr(s.cfg.Server.VIP), s.api.ClientConfig("system:kedge:vip"), s.identity())
+}
+
+// led makes a component of loops that run on one server at a time: the elected one, or the only
+// one if there is no election.
+func (s *server) led(name string, loops election.Loops) component.Component {
 	return component.Func(name, func(ctx context.Context, ready func()) error {
-		return leader.RunLoops(ctx, loops, ready)
+		return s.leader.RunLoops(ctx, loops, ready)
 	})
 }
 
 // as returns a function that gives the configuration with which a user calls the API
 // during one term.
-func as(api *api, user string) func(context.Context) *rest.Config {
-	return func(ctx context.Context) *rest.Config { return api.server.ClientUntil(ctx, user) }
+func (s *server) as(user string) func(context.Context) *rest.Config {
+	return func(ctx context.Context) *rest.Config { return s.api.server.ClientUntil(ctx, user) }
 }

@@ -20,20 +20,18 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/host"
 	"github.com/kedge-dev/kedge/internal/base/localapi"
 	"github.com/kedge-dev/kedge/internal/base/metrics"
-	"github.com/kedge-dev/kedge/internal/base/version"
-	"github.com/kedge-dev/kedge/internal/cluster/join"
 	"github.com/kedge-dev/kedge/internal/cluster/pki"
 	"github.com/kedge-dev/kedge/internal/cluster/registration"
 	"github.com/kedge-dev/kedge/internal/cluster/servers"
 	"github.com/kedge-dev/kedge/internal/cluster/supervisor"
 	"github.com/kedge-dev/kedge/internal/cluster/tunnel"
+	"github.com/kedge-dev/kedge/internal/controlplane/election"
 	"github.com/kedge-dev/kedge/internal/controlplane/gateway"
 	"github.com/kedge-dev/kedge/internal/controlplane/noderole"
 	"github.com/kedge-dev/kedge/internal/controlplane/policy"
 	"github.com/kedge-dev/kedge/internal/controlplane/upgrade"
 	"github.com/kedge-dev/kedge/internal/datastore/choice"
-	"github.com/kedge-dev/kedge/internal/datastore/etcd"
-	"github.com/kedge-dev/kedge/internal/datastore/snapshot"
+	"github.com/kedge-dev/kedge/internal/node/csi"
 )
 
 // stopTimeout is how long a server may take to stop. Pods keep running.
@@ -140,6 +138,83 @@ func Run(ctx context.Context, cfg *config.Config, process *agent.Process, local 
 	return group.Run(ctx)
 }
 
+// addTo adds everything that a server runs to group. The order of the calls is the boot
+// order.
+func (s *server) addTo(group *component.Group, listener net.Listener) error {
+	s.prepare(listener)
+	if err := agent.AddCommon(group, s.node, s.cfg.Node, s.cfg.Cluster, s.clock, s.local.With(s.newStatus(group))); err != nil {
+		return err
+	}
+	group.Add(s.local.With(s.newKeeper()))
+	if err := s.store.Add(group, s.metrics.Registerer(metrics.APIServer)); err != nil {
+		return err
+	}
+	port := group.Add(s.supervisor(listener))
+	keys := group.Add(s.keys(), s.store)
+	settings := group.Add(s.fixedSettings(), s.store)
+	group.Add(s.api, s.store, port, s.authorities(), keys, settings)
+	servers := cmp.Or(group.Add(s.others, s.api), component.Component(s.api))
+	objects := group.Add(s.objects(), s.api)
+	// Clients of the API wait for this. If the server runs an API server, that is after it has
+	// made the objects that every cluster begins with.
+	usable := cmp.Or(objects, component.Component(s.api))
+	registrations := group.Add(s.registry.Follow(s.nodesClient, s.api.Informers), usable)
+	if s.roles.api {
+		s.addControlPlane(group, objects, registrations)
+	}
+	group.Add(s.policyCompiler(), s.api)
+	group.Add(s.snapshots(), s.store, usable)
+	group.Add(s.members(), s.api)
+	if s.roles.node {
+		s.addNode(group, usable, servers)
+	}
+	return errors.Join(s.faults...)
+}
+
+// addControlPlane adds the parts that belong to the API server of this process. Registrations
+// may be read once the objects that every cluster begins with are made. Most parts run on one
+// server at a time.
+func (s *server) addControlPlane(group *component.Group, objects, registrations component.Component) {
+	s.leader = s.newLeader()
+	leader := group.Add(s.leader, objects) // which have the rights for the election
+	group.Add(s.encryptionKeeper(), s.api, leader)
+	s.controllers = group.Add(s.newControllers(), s.api, leader)
+	group.Add(s.scheduler(), s.api, leader)
+	// The objects have the kinds of the Gateway API. Registrations say which addresses are nodes'.
+	routes := group.Add(s.gateway, objects, registrations)
+	group.Add(s.plans, objects)
+	if s.roles.controllers {
+		group.Add(s.scrapeTargets(), s.api, leader, objects)
+		group.Add(s.storage(), s.api, leader, objects)
+		balancer := group.Add(s.loadBalancer(), s.api, leader, objects)
+		gateways := group.Add(s.gatewayController(), s.api, leader, objects, routes)
+		s.told.Balancing = []component.Component{balancer, gateways}
+		group.Add(s.planController(), s.api, leader, objects, s.plans)
+		group.Add(s.manifests(), s.api, leader, objects)
+		group.Add(s.helm(), s.api, leader, objects)
+	}
+	group.Add(s.dnsEndpoints(), objects)
+	group.Add(s.vip(), objects)
+}
+
+// addNode adds the node of this server. The node's components wait until this server has claimed
+// the node's name. servers knows the API servers on other servers.
+func (s *server) addNode(group *component.Group, usable, servers component.Component) {
+	claim, fault := s.claim()
+	if fault != nil {
+		s.faults = append(s.faults, fault)
+		return
+	}
+	group.Add(claim, usable)
+	added, fault := agent.AddTo(group, s.nodeConfig(), claim, s.controllers)
+	if fault != nil {
+		s.faults = append(s.faults, fault)
+		return
+	}
+	group.Add(s.tunnel(added.KubeletPort), servers)
+	group.Add(noderole.New(s.api.ClientConfig("system:kedge:node-role"), s.node.Name, s.roles.labels()), added.Ready)
+}
+
 // server has what the parts of a server are made from.
 type server struct {
 	cfg          *config.Config
@@ -154,142 +229,43 @@ type server struct {
 	registry     *registration.Registry
 	tunnels      *tunnel.Server
 	metrics      *metrics.Division
-	// policies is nil if this server runs no API server, or the cluster has NetworkPolicies
-	// disabled.
+
+	api    *api
+	driver *csi.Driver
+	// nodesClient is for the registrations of nodes.
+	nodesClient *kubernetes.Clientset
+	// policies and gateway are nil if this server runs no API server, or the cluster has
+	// NetworkPolicies, or the gateway, disabled. plans is nil if this server runs no API server.
+	// others is nil, too, if no other server can run one.
 	policies *policy.Compiler
-	// gateway is nil if this server runs no API server, or the cluster has the gateway disabled.
-	gateway *gateway.Compiler
-	// plans is nil if this server runs no API server. others is nil, too, if no other server can
-	// run one.
-	plans  *upgrade.Plans
-	others *servers.Others
-	// balancing are the components that send clients to nodes.
-	balancing []component.Component
+	gateway  *gateway.Compiler
+	plans    *upgrade.Plans
+	others   *servers.Others
+	// told is what this server tells nodes, and gives to its own node.
+	told agent.Server
+	// leader is nil if this server cannot be elected.
+	leader *election.Election
+	// controllers is nil if this server runs none.
+	controllers component.Component
+	// faults are those in the user's settings. If there are any, nothing runs.
+	faults []error
 }
 
-// addTo adds everything that a server runs to group. The order of the calls is the boot
-// order.
-func (s *server) addTo(group *component.Group, listener net.Listener) error {
-	cfg := s.cfg
-	api, apiFault := s.newAPI(listener)
-	s.policies, s.gateway = s.newPolicies(api), s.newGateway(api)
-	s.plans, s.others = s.newPlans(api), s.newOthers(api)
-	driver := s.newDriver()
-	if err := agent.AddCommon(group, s.node, cfg.Node, cfg.Cluster, s.clock, s.local.With(s.newStatus(group, api, driver))); err != nil {
-		return err
+// prepare makes the parts that others refer to.
+func (s *server) prepare(listener net.Listener) {
+	s.newAPI(listener)
+	var fault error
+	if s.nodesClient, fault = kubernetes.NewForConfig(s.api.ClientConfig("system:kedge:supervisor")); fault != nil {
+		s.faults = append(s.faults, fmt.Errorf("make client: %w", fault))
 	}
-	group.Add(s.local.With(s.newKeeper()))
-	if err := s.store.Add(group, s.metrics.Registerer(metrics.APIServer)); err != nil {
-		return err
+	s.newPolicies()
+	s.newGateway()
+	s.newPlans()
+	if s.roles.api && s.roles.objects.Shared() {
+		s.others = servers.New(s.api.Informers, s.cfg.Server.Advertised(s.node.IPs[0]))
 	}
-
-	// The port is served before the API server runs, with 503 until the API server is
-	// ready.
-	gate := supervisor.New(supervisor.Config{
-		Listener:    listener,
-		Certificate: servingCertificate(api, s.certificates),
-		PKI:         s.certificates,
-		Registry:    s.registry,
-		Dir:         s.dir,
-		Settings:    join.Settings{Version: version.Version, Cluster: cfg.Cluster},
-		Client:      api.ClientConfig("system:kedge:supervisor"),
-		Tunnel:      s.tunnels.Serve,
-		Etcd:        s.store.Etcd,
-		Token:       s.store.Token,
-		Policies:    s.nodePolicies(),
-		Routes:      s.nodeRoutes(),
-		Orders:      s.nodeOrders(),
-		Executable:  s.executable(),
-		APIServers:  api.others,
-		API:         api,
-		Now:         s.clock.Now,
-	})
-	group.Add(gate)
-	beforeAPI := []component.Component{s.store, gate}
-	if s.roles.objects.Shared() {
-		beforeAPI = append(beforeAPI, s.store.Authorities)
+	if s.roles.node {
+		s.driver = agent.NewDriver(s.dir, s.node.Name, s.cfg.Node, s.cfg.Cluster)
+		s.told.Certificate, s.told.Ports = s.certificates.ServingCertificate, Ports(s.cfg, s.node)
 	}
-	if s.roles.api {
-		keys, settings := s.local.With(api.keys), join.NewFixedSettings(s.store.Connect, cfg.Cluster)
-		group.Add(keys, s.store)
-		group.Add(settings, s.store)
-		beforeAPI = append(beforeAPI, keys, settings)
-	}
-	group.Add(api, beforeAPI...)
-	if s.others != nil {
-		group.Add(s.others, api)
-	}
-
-	nodesClient, err := kubernetes.NewForConfig(api.ClientConfig("system:kedge:supervisor"))
-	if err != nil {
-		return fmt.Errorf("make client: %w", err)
-	}
-	registrations := s.registry.Follow(nodesClient, api.Informers)
-	// Clients of the API wait for this. If the server runs an API server, that is after
-	// it has made the objects that every cluster begins with.
-	usable, controllers, faults := component.Component(api), []component.Component(nil), apiFault
-	if s.roles.api {
-		var fault error
-		usable, controllers, fault = s.addControlPlane(group, api, registrations)
-		faults = errors.Join(faults, fault)
-	} else {
-		group.Add(registrations, api)
-	}
-	if s.policies != nil {
-		group.Add(s.local.With(s.policies), api)
-	}
-	saving := choice.Snapshots(cfg, s.store.Saved)
-	saving.NodeName, saving.Client, saving.Now = s.node.Name, api.ClientConfig("system:kedge:snapshots"), s.clock.Now
-	group.Add(s.local.With(snapshot.New(saving)), s.store, usable)
-	if s.roles.objects == choice.Member {
-		group.Add(etcd.NewMembers(s.store.Member, api.Informers), api)
-	}
-	if !s.roles.node {
-		return faults
-	}
-
-	password, err := join.EnsurePassword(datadir.NodePassword, datadir.K3sNodePassword)
-	if err != nil {
-		return err
-	}
-	claim := registration.NewServerNode(nodesClient, registration.Claim{
-		Node: s.node.Name, Addresses: s.node.IPs, Password: password,
-		// Truncated to the day, because the node's certificates are made at each start
-		// and a restart should not write anything.
-		CertificatesEnd: s.certificates.NodeEnd().Truncate(24 * time.Hour),
-	})
-	group.Add(claim, usable)
-	added, nodeFault := agent.AddTo(group, agent.Config{
-		Process:         s.process,
-		Dir:             s.dir,
-		Node:            s.node,
-		Settings:        cfg.Node,
-		Cluster:         cfg.Cluster,
-		Clients:         api,
-		Reconnect:       api.reconnect,
-		Servers:         s.peers(),
-		Informers:       api.Informers,
-		Driver:          driver,
-		Policies:        s.ownPolicies(api),
-		Routes:          s.ownRoutes(api),
-		Orders:          s.ownOrders(api),
-		Executable:      s.ownExecutable(api),
-		ServingCertFile: s.certificates.KubeletServingCertFile,
-		ServingKeyFile:  s.certificates.KubeletServingKeyFile,
-		ClientCAFile:    s.certificates.ClientCAFile,
-		TLS:             s.certificates.NodeTLS(),
-		Metrics:         s.metrics,
-		Balancing:       s.balancing,
-
-		ServerCertificate: s.certificates.ServingCertificate,
-		ServerPorts:       Ports(cfg, s.node),
-	}, claim, controllers...)
-	if err := errors.Join(faults, nodeFault); err != nil {
-		return err
-	}
-	if s.roles.objects.Shared() || !s.roles.api {
-		s.addTunnels(group, api, added.KubeletPort)
-	}
-	group.Add(noderole.New(api.ClientConfig("system:kedge:node-role"), s.node.Name, s.roles.labels()), added.Ready)
-	return nil
 }

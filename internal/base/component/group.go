@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"runtime/debug"
 	"slices"
 	"strings"
@@ -86,14 +87,20 @@ type member struct {
 // Add puts c into the group. c starts when all of after are ready, and stops before any
 // of them. Everything in after must have been added before, or Add panics. So the list of
 // Adds reads as the boot order, and a cycle cannot be written.
-func (g *Group) Add(c Component, after ...Component) {
+//
+// Add returns c. What this process does not have is nil, or a nil pointer: it is not added, nothing
+// waits for it, and Add returns nil.
+func (g *Group) Add(c Component, after ...Component) Component {
+	if absent(c) {
+		return nil
+	}
 	m := &member{
 		Component: c,
 		status:    Status{Name: c.Name(), State: Waiting, Since: time.Now()},
 		ready:     make(chan struct{}),
 		stopped:   make(chan struct{}),
 	}
-	for _, dependency := range after {
+	for _, dependency := range slices.DeleteFunc(slices.Clone(after), absent) {
 		i := slices.IndexFunc(g.members, func(m *member) bool { return m.Component == dependency })
 		if i < 0 {
 			panic(fmt.Sprintf("component %s added before %s, which it depends on", c.Name(), dependency.Name()))
@@ -102,6 +109,13 @@ func (g *Group) Add(c Component, after ...Component) {
 		g.members[i].before = append(g.members[i].before, m)
 	}
 	g.members = append(g.members, m)
+	return c
+}
+
+// absent tells whether c is nil, or a nil pointer.
+func absent(c Component) bool {
+	v := reflect.ValueOf(c)
+	return c == nil || v.Kind() == reflect.Pointer && v.IsNil()
 }
 
 // Run starts every component and blocks until all have ended. They end after ctx is

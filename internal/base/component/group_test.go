@@ -237,3 +237,20 @@ func TestReport(t *testing.T) {
 		Report(t.Context(), errors.New("nobody listens"))
 	})
 }
+
+// TestAbsent adds what a process does not have.
+func TestAbsent(t *testing.T) {
+	type part struct{ Component }
+	var g Group
+	absent := g.Add((*part)(nil))
+	if absent != nil || g.Add(nil) != nil {
+		t.Error("an absent component is there")
+	}
+	there := Func("there", func(context.Context, func()) error { return nil })
+	if g.Add(there, absent, (*part)(nil)) != there {
+		t.Error("Add does not return the component")
+	}
+	if all := g.Status(); len(all) != 1 || all[0].Name != "there" {
+		t.Errorf("the group has %v", all)
+	}
+}
