@@ -118,7 +118,7 @@ func (m *Manager) Lead(ctx context.Context, ready func()) error {
 	return m.control(ctx, completed, base, health, ready)
 }
 
-// Follow implements election.Loops: it serves health and metrics, as upstream's
+// Follow implements election.Follower: it serves health and metrics, as upstream's
 // program does while another one leads.
 func (m *Manager) Follow(ctx context.Context) error {
 	wait, err := m.serve(ctx, m.handler(healthz.NewMutableHealthzHandler()))

@@ -134,9 +134,6 @@ func (s *server) Lead(ctx context.Context, ready func()) error {
 	return nil
 }
 
-// Follow implements Loops.
-func (s *server) Follow(ctx context.Context) error { <-ctx.Done(); return nil }
-
 func start(name string, store *store, diary *diary) *server {
 	s := &server{name: name, store: store, diary: diary, Election: New(Config{Identity: name}), loops: make(chan error, 1), ended: make(chan error, 1)}
 	s.locks, s.watches = store.clientFor(name), store.clientFor("")

@@ -11,7 +11,11 @@ type Loops interface {
 	// Lead runs the loops until ctx ends, and then returns nil, or until they
 	// fail. It calls ready when they work. It is called again in each term.
 	Lead(ctx context.Context, ready func()) error
-	// Follow does what is needed while the loops do not run here, until ctx ends.
+}
+
+// Follower is implemented by loops that have something to do while they do not run here.
+type Follower interface {
+	// Follow does that until ctx ends.
 	Follow(ctx context.Context) error
 }
 
@@ -41,7 +45,7 @@ func (e *Election) RunLoops(ctx context.Context, loops Loops, ready func()) erro
 func (e *Election) await(ctx context.Context, loops Loops, ready func()) (*term, error) {
 	following, cancel := context.WithCancel(ctx)
 	ended := make(chan error, 1)
-	go func() { ended <- loops.Follow(following) }()
+	go func() { ended <- follow(following, loops) }()
 	for {
 		current, leader, changed := e.join()
 		if current == nil && leader != "" && leader != e.identity {
@@ -68,6 +72,15 @@ func (e *Election) await(ctx context.Context, loops Loops, ready func()) (*term,
 		}
 		return current, err
 	}
+}
+
+// follow does until ctx ends what loops need while they do not run here.
+func follow(ctx context.Context, loops Loops) error {
+	if follower, ok := loops.(Follower); ok {
+		return follower.Follow(ctx)
+	}
+	<-ctx.Done()
+	return nil
 }
 
 // join returns the current term, which then waits for Done of its loops. Outside

@@ -38,13 +38,6 @@ func NewKeeper(e *Encryption, requestTimeout func() time.Duration) *Keeper {
 	return &Keeper{Encryption: e, settle: func() time.Duration { return requestTimeout() + commitTime }}
 }
 
-// Follow implements election.Loops: it waits, because another server's Keeper
-// runs.
-func (*Keeper) Follow(ctx context.Context) error {
-	<-ctx.Done()
-	return nil
-}
-
 // Lead implements election.Loops. At rest it waits for a change of the keys.
 func (k *Keeper) Lead(ctx context.Context, ready func()) error {
 	ready()

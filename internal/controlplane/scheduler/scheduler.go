@@ -99,7 +99,7 @@ func (s *Scheduler) Run(ctx context.Context, ready func()) error {
 	return s.election.RunLoops(ctx, s, ready)
 }
 
-// Follow implements election.Loops: it serves health and metrics, as upstream's
+// Follow implements election.Follower: it serves health and metrics, as upstream's
 // program does while another one leads.
 func (s *Scheduler) Follow(ctx context.Context) error {
 	wait, err := s.serve(ctx, s.newHandler(nil))

@@ -81,12 +81,6 @@ func New(cfg Config) *Targets {
 	return &Targets{cfg: cfg, log: logrus.WithField("component", name)}
 }
 
-// Follow waits until this server leads.
-func (*Targets) Follow(ctx context.Context) error {
-	<-ctx.Done()
-	return nil
-}
-
 // Lead writes what is missing or has changed until ctx ends. It is ready at once: nothing
 // waits for it.
 func (t *Targets) Lead(ctx context.Context, ready func()) error {

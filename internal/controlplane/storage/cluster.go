@@ -56,12 +56,6 @@ func New(cfg Config) *Controllers {
 	return &Controllers{cfg, logrus.WithField("component", "storage")}
 }
 
-// Follow waits until this server leads.
-func (*Controllers) Follow(ctx context.Context) error {
-	<-ctx.Done()
-	return nil
-}
-
 // Lead runs the loops until ctx ends.
 func (c *Controllers) Lead(ctx context.Context, ready func()) error {
 	ctx, cancel := context.WithCancel(ctx)

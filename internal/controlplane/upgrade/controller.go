@@ -77,13 +77,6 @@ func dial(config *rest.Config) (kubernetes.Interface, dynamic.Interface, error) 
 	return api, custom, nil
 }
 
-// Follow implements the election package's Loops. Plans tells nodes what to run on every server,
-// so there is nothing to do.
-func (*Controller) Follow(ctx context.Context) error {
-	<-ctx.Done()
-	return nil
-}
-
 // Lead implements the election package's Loops.
 func (c *Controller) Lead(ctx context.Context, ready func()) error {
 	ctx, cancel := context.WithCancel(ctx)

@@ -203,11 +203,6 @@ func TestLead(t *testing.T) {
 				t.Error(err)
 			}
 		})
-		running.Go(func() {
-			if err := controller.Follow(ctx); err != nil {
-				t.Error(err)
-			}
-		})
 		time.Sleep(time.Second)
 		synctest.Wait()
 		c.plan("kedge", upgrades.PlanSpec{File: "/nowhere/kedge", SHA256: digest})

@@ -59,12 +59,6 @@ func New(cfg Config) *Helm {
 	return &Helm{cfg}
 }
 
-// Follow waits until this server leads.
-func (*Helm) Follow(ctx context.Context) error {
-	<-ctx.Done()
-	return nil
-}
-
 // controller is the state of one term.
 type controller struct {
 	Config

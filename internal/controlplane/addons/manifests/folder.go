@@ -70,12 +70,6 @@ func New(cfg Config) *Folder {
 	return &Folder{cfg, logrus.WithField("component", "manifests")}
 }
 
-// Follow waits until this server leads.
-func (*Folder) Follow(ctx context.Context) error {
-	<-ctx.Done()
-	return nil
-}
-
 // Lead keeps the cluster in step until ctx ends.
 func (f *Folder) Lead(ctx context.Context, ready func()) error {
 	cfg := f.cfg
