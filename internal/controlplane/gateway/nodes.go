@@ -7,14 +7,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/kedge-dev/kedge/internal/base/gateways"
+	"github.com/kedge-dev/kedge/internal/base/nodeobject"
 	"github.com/kedge-dev/kedge/internal/controlplane/gateway/front"
 )
 
 // isReady tells whether a node may be an endpoint.
 func isReady(node *corev1.Node) bool {
-	return node.DeletionTimestamp == nil && slices.ContainsFunc(node.Status.Conditions, func(condition corev1.NodeCondition) bool {
-		return condition.Type == corev1.NodeReady && condition.Status == corev1.ConditionTrue
-	})
+	return node.DeletionTimestamp == nil && nodeobject.IsReady(node)
 }
 
 // isSameNode tells whether nothing has changed that the endpoints of fronts depend on.

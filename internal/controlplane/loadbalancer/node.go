@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
+	"github.com/kedge-dev/kedge/internal/base/nodeobject"
 	"github.com/kedge-dev/kedge/internal/base/servicelb"
 )
 
@@ -48,12 +49,8 @@ func newNode(object *corev1.Node, answers bool, owner func(netip.Addr) (string, 
 }
 
 func isAvailable(object *corev1.Node) bool {
-	if _, excluded := object.Labels[corev1.LabelNodeExcludeBalancers]; excluded || object.DeletionTimestamp != nil {
-		return false
-	}
-	return slices.ContainsFunc(object.Status.Conditions, func(condition corev1.NodeCondition) bool {
-		return condition.Type == corev1.NodeReady && condition.Status == corev1.ConditionTrue
-	})
+	_, excluded := object.Labels[corev1.LabelNodeExcludeBalancers]
+	return !excluded && object.DeletionTimestamp == nil && nodeobject.IsReady(object)
 }
 
 // isSameNode tells whether nothing has changed that a plan depends on. The kubelet writes

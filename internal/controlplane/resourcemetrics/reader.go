@@ -10,6 +10,8 @@ import (
 
 	"github.com/sirupsen/logrus"
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/kedge-dev/kedge/internal/base/nodeobject"
 )
 
 const (
@@ -72,7 +74,7 @@ func (r *reader) read(ctx context.Context, nodes []*corev1.Node) (map[string]*sa
 	for _, node := range nodes {
 		// The control plane has not heard from this node for a while. To ask it would
 		// take all patience of the caller.
-		if readiness(node) == corev1.ConditionUnknown {
+		if nodeobject.Ready(node).Status == corev1.ConditionUnknown {
 			continue
 		}
 		answers[node.Name] = r.answer(node)
@@ -130,7 +132,7 @@ func (r *reader) ask(node *corev1.Node, before *answer) (*sample, bool) {
 		return s, false
 	}
 	level, warned := logrus.DebugLevel, before.warned
-	if !warned && r.settled() && readiness(node) == corev1.ConditionTrue {
+	if !warned && r.settled() && nodeobject.IsReady(node) {
 		level, warned = logrus.WarnLevel, true
 	}
 	r.log.Logf(level, "metrics.k8s.io has no figures of node %s and its pods: %v", node.Name, err)
@@ -185,14 +187,4 @@ func (r *reader) forget() {
 	if len(r.answers) > 0 {
 		r.forgetting = time.AfterFunc(kept, r.forget)
 	}
-}
-
-// readiness returns the status of a node's condition Ready, or "".
-func readiness(node *corev1.Node) corev1.ConditionStatus {
-	for _, condition := range node.Status.Conditions {
-		if condition.Type == corev1.NodeReady {
-			return condition.Status
-		}
-	}
-	return ""
 }

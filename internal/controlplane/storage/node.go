@@ -17,15 +17,14 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/kedge-dev/kedge/internal/base/localstorage"
+	"github.com/kedge-dev/kedge/internal/base/nodeobject"
 )
 
 // silentSince returns since when a node does not answer, or the zero time if it
 // does.
 func silentSince(node *corev1.Node) time.Time {
-	for _, condition := range node.Status.Conditions {
-		if condition.Type == corev1.NodeReady && condition.Status == corev1.ConditionUnknown {
-			return condition.LastTransitionTime.Time
-		}
+	if ready := nodeobject.Ready(node); ready.Status == corev1.ConditionUnknown {
+		return ready.LastTransitionTime.Time
 	}
 	return time.Time{}
 }

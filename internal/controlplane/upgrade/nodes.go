@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
+	"github.com/kedge-dev/kedge/internal/base/nodeobject"
 	"github.com/kedge-dev/kedge/internal/base/upgrades"
 )
 
@@ -47,11 +48,8 @@ func nodesOf(list []*corev1.Node) []*node {
 	for _, n := range list {
 		of := &node{
 			name: n.Name, architecture: word(n.Status.NodeInfo.Architecture), version: word(n.Status.NodeInfo.KubeletVersion),
-			labels: n.Labels, role: roleOf(n), unschedulable: n.Spec.Unschedulable, resourceVersion: n.ResourceVersion,
+			labels: n.Labels, role: roleOf(n), unschedulable: n.Spec.Unschedulable, ready: nodeobject.IsReady(n), resourceVersion: n.ResourceVersion,
 			cordonedBy: n.Annotations[upgrades.CordonAnnotation], report: n.Annotations[upgrades.ReportAnnotation],
-		}
-		for _, condition := range n.Status.Conditions {
-			of.ready = of.ready || condition.Type == corev1.NodeReady && condition.Status == corev1.ConditionTrue
 		}
 		for _, address := range n.Status.Addresses {
 			of.addresses = append(of.addresses, address.Address)

@@ -17,6 +17,7 @@ import (
 
 	"github.com/kedge-dev/kedge/internal/base/component"
 	"github.com/kedge-dev/kedge/internal/base/localstorage"
+	"github.com/kedge-dev/kedge/internal/base/nodeobject"
 	"github.com/kedge-dev/kedge/internal/cluster/servers"
 )
 
@@ -135,21 +136,12 @@ func describeNode(node *corev1.Node, heard time.Time) Node {
 			break
 		}
 	}
-	if ready := condition(node, corev1.NodeReady); ready != nil {
-		described.Ready = ready.Status == corev1.ConditionTrue
-		if heard.Before(ready.LastHeartbeatTime.Time) {
-			described.Heartbeat = ready.LastHeartbeatTime.Time
-		}
+	ready := nodeobject.Ready(node)
+	described.Ready = nodeobject.IsReady(node)
+	if heard.Before(ready.LastHeartbeatTime.Time) {
+		described.Heartbeat = ready.LastHeartbeatTime.Time
 	}
 	return described
-}
-
-func condition(node *corev1.Node, kind corev1.NodeConditionType) *corev1.NodeCondition {
-	i := slices.IndexFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == kind })
-	if i < 0 {
-		return nil
-	}
-	return &node.Status.Conditions[i]
 }
 
 // remedies say what a user can do about conditions of a node that are True.
@@ -161,10 +153,10 @@ var remedies = map[corev1.NodeConditionType]string{
 }
 
 func nodeProblems(node *corev1.Node, described Node, now time.Time) (problems []Problem) {
-	ready := condition(node, corev1.NodeReady)
+	ready := nodeobject.Ready(node)
 	switch {
 	case described.Ready:
-	case ready == nil:
+	case ready.Status == "":
 		problems = append(problems, Problem{
 			What: fmt.Sprintf("node %s has not reported its state yet", node.Name), Do: "run `kedge status` there",
 		})

@@ -2,15 +2,13 @@ package gateway
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/kedge-dev/kedge/internal/base/gateways"
+	"github.com/kedge-dev/kedge/internal/base/nodeobject"
 )
 
 // told returns what a node has said about its sockets.
@@ -52,17 +50,8 @@ func (g *gateway) othersListen() bool {
 
 // write says on the Node which sockets are open.
 func (g *gateway) write(ctx context.Context, listening string) error {
-	var value any // null removes the annotation
-	if listening != "" {
-		value, g.said = listening, true
-	}
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]any{gateways.ListeningAnnotation: value}}})
-	if err != nil {
-		return fmt.Errorf("encode patch: %w", err)
-	}
-	// The patch goes to the status, because this component may write only the node's
-	// annotations.
-	if _, err := g.api.CoreV1().Nodes().Patch(ctx, g.cfg.NodeName, types.MergePatchType, patch, metav1.PatchOptions{}, "status"); err != nil {
+	g.said = g.said || listening != ""
+	if err := nodeobject.Annotate(ctx, g.api.CoreV1().Nodes(), g.cfg.NodeName, map[string]string{gateways.ListeningAnnotation: listening}); err != nil {
 		return fmt.Errorf("report the sockets of the gateway: %w", err)
 	}
 	g.said = listening != ""

@@ -10,10 +10,9 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/kedge-dev/kedge/internal/base/host"
+	"github.com/kedge-dev/kedge/internal/base/nodeobject"
 	"github.com/kedge-dev/kedge/internal/base/servicelb"
 )
 
@@ -84,7 +83,7 @@ func (l *loadBalancer) report(ctx context.Context, node *corev1.Node, ports serv
 	if maps.Equal(ports, readPorts(node)) && written == (len(ports) > 0) {
 		return nil
 	}
-	var value any // null removes the annotation
+	value := ""
 	if len(ports) > 0 {
 		text, err := json.Marshal(ports)
 		if err != nil {
@@ -92,13 +91,7 @@ func (l *loadBalancer) report(ctx context.Context, node *corev1.Node, ports serv
 		}
 		value = string(text)
 	}
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]any{servicelb.PortsAnnotation: value}}})
-	if err != nil {
-		return fmt.Errorf("encode patch: %w", err)
-	}
-	// The patch goes to the status, because this component may write only the node's
-	// annotations.
-	if _, err := l.api.CoreV1().Nodes().Patch(ctx, l.cfg.NodeName, types.MergePatchType, patch, metav1.PatchOptions{}, "status"); err != nil {
+	if err := nodeobject.Annotate(ctx, l.api.CoreV1().Nodes(), l.cfg.NodeName, map[string]string{servicelb.PortsAnnotation: value}); err != nil {
 		return fmt.Errorf("report ports of Services: %w", err)
 	}
 	return nil

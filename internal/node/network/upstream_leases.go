@@ -26,6 +26,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	listers "k8s.io/client-go/listers/core/v1"
+
+	"github.com/kedge-dev/kedge/internal/base/nodeobject"
 )
 
 // The annotations by which nodes with flannel find each other, as in flannel's
@@ -137,13 +139,7 @@ func (l *leases) annotate(ctx context.Context, annotations map[string]string) er
 	if len(missing) == 0 {
 		return nil
 	}
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": missing}})
-	if err != nil {
-		return fmt.Errorf("encode annotations: %w", err)
-	}
-	// The patch goes to the status, as flannel's does, because this component may write only the
-	// status of a node.
-	if _, err := l.client.CoreV1().Nodes().PatchStatus(ctx, l.nodeName, patch); err != nil {
+	if err := nodeobject.Annotate(ctx, l.client.CoreV1().Nodes(), l.nodeName, missing); err != nil {
 		return fmt.Errorf("annotate node: %w", err)
 	}
 	return nil

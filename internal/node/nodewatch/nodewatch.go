@@ -20,6 +20,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/kedge-dev/kedge/internal/base/component"
+	"github.com/kedge-dev/kedge/internal/base/nodeobject"
 )
 
 // deletedReminder is how often the warning about a deleted node is repeated. The kubelet's own
@@ -67,7 +68,7 @@ func watchNode(ctx context.Context, nodes cache.ListerWatcher, name string, remi
 			if !ok {
 				continue
 			}
-			if deleted = event.Type == watch.Deleted; !deleted && isReady(node) {
+			if deleted = event.Type == watch.Deleted; !deleted && nodeobject.IsReady(node) {
 				ready()
 			}
 			remind.Reset(reminder)
@@ -85,13 +86,4 @@ func watchNode(ctx context.Context, nodes cache.ListerWatcher, name string, remi
 		component.Report(ctx, fault)
 		logrus.WithField("component", "node").Warn(fault)
 	}
-}
-
-func isReady(node *corev1.Node) bool {
-	for _, condition := range node.Status.Conditions {
-		if condition.Type == corev1.NodeReady {
-			return condition.Status == corev1.ConditionTrue
-		}
-	}
-	return false
 }

@@ -9,7 +9,6 @@ package upgrade
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"sync"
@@ -17,8 +16,6 @@ import (
 
 	"github.com/sirupsen/logrus"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	corelisters "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/rest"
@@ -26,6 +23,7 @@ import (
 
 	"github.com/kedge-dev/kedge/internal/base/component"
 	"github.com/kedge-dev/kedge/internal/base/loop"
+	"github.com/kedge-dev/kedge/internal/base/nodeobject"
 	"github.com/kedge-dev/kedge/internal/base/objectcache"
 	"github.com/kedge-dev/kedge/internal/base/trial"
 	"github.com/kedge-dev/kedge/internal/base/upgrades"
@@ -121,7 +119,7 @@ func (u *upgrader) Run(ctx context.Context, ready func()) error {
 	handler, err := nodes.Informer().AddEventHandler(objectcache.Handler[*corev1.Node](u.changes,
 		func(node *corev1.Node) bool { return node.Name == u.cfg.NodeName },
 		func(before, now *corev1.Node) bool {
-			return told(before) == told(now) && before.UID == now.UID && readiness(before) == readiness(now)
+			return told(before) == told(now) && before.UID == now.UID && nodeobject.Ready(before) == nodeobject.Ready(now)
 		}))
 	if err != nil {
 		return fmt.Errorf("follow nodes: %w", err)
@@ -218,21 +216,10 @@ func (u *upgrader) wanted() string {
 // told returns what a Node tells.
 func told(node *corev1.Node) string { return node.Annotations[upgrades.ReportAnnotation] }
 
-// readiness returns the condition Ready of a Node, without when it began.
-func readiness(node *corev1.Node) (ready corev1.NodeCondition) {
-	for _, condition := range node.Status.Conditions {
-		if condition.Type == corev1.NodeReady {
-			ready = condition
-		}
-	}
-	ready.LastTransitionTime = metav1.Time{}
-	return ready
-}
-
 // unready returns why a Node is not ready, "" if it is. What was said before this process began
 // does not count.
 func (u *upgrader) unready(node *corev1.Node) string {
-	ready := readiness(node)
+	ready := nodeobject.Ready(node)
 	switch {
 	case ready.LastHeartbeatTime.Time.Before(u.began.Truncate(time.Second)):
 		return "the kubelet, which has not said that the Node is ready"
@@ -261,11 +248,7 @@ func (u *upgrader) keepReporting(ctx context.Context) {
 
 // write writes a report on the Node.
 func (u *upgrader) write(ctx context.Context, report string) error {
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]any{upgrades.ReportAnnotation: report}}})
-	if err != nil {
-		return fmt.Errorf("encode patch: %w", err)
-	}
-	if _, err := u.api.CoreV1().Nodes().Patch(ctx, u.cfg.NodeName, types.MergePatchType, patch, metav1.PatchOptions{}, "status"); err != nil {
+	if err := nodeobject.Annotate(ctx, u.api.CoreV1().Nodes(), u.cfg.NodeName, map[string]string{upgrades.ReportAnnotation: report}); err != nil {
 		return fmt.Errorf("report on the upgrade of this node: %w", err)
 	}
 	return nil

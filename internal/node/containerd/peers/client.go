@@ -16,6 +16,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/kedge-dev/kedge/internal/base/nodeobject"
 )
 
 const (
@@ -124,19 +126,13 @@ func (p *Peers) others(servers bool) ([]string, error) {
 	var names []string
 	for _, node := range nodes {
 		failed, _ := p.unreachable.Load(node.Name)
-		if at, ok := failed.(time.Time); ok && time.Since(at) < shunned || node.Name == p.cfg.NodeName || !isReady(node) || servers && !isServer(node) {
+		if at, ok := failed.(time.Time); ok && time.Since(at) < shunned || node.Name == p.cfg.NodeName || !nodeobject.IsReady(node) || servers && !isServer(node) {
 			continue
 		}
 		names = append(names, node.Name)
 	}
 	rand.Shuffle(len(names), func(i, j int) { names[i], names[j] = names[j], names[i] })
 	return names, nil
-}
-
-func isReady(node *corev1.Node) bool {
-	return slices.ContainsFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool {
-		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
-	})
 }
 
 // isServer tells whether a node has the label of a server, which no node can give to itself

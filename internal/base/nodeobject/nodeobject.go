@@ -1,0 +1,44 @@
+// Package nodeobject reads what a Node says about its node, and lets a node say something there.
+package nodeobject
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+)
+
+// Ready returns the condition Ready of a Node. If the Node has none, the condition has no status.
+func Ready(node *corev1.Node) corev1.NodeCondition {
+	for _, condition := range node.Status.Conditions {
+		if condition.Type == corev1.NodeReady {
+			return condition
+		}
+	}
+	return corev1.NodeCondition{}
+}
+
+// IsReady tells whether a Node says that its node is ready.
+func IsReady(node *corev1.Node) bool { return Ready(node).Status == corev1.ConditionTrue }
+
+// Annotate sets annotations of a Node, and removes those whose value is empty. The components of a
+// node have the right to change annotations only through the Node's status.
+func Annotate(ctx context.Context, nodes typedcorev1.NodeInterface, name string, annotations map[string]string) error {
+	values := map[string]*string{}
+	for key, value := range annotations {
+		values[key] = nil // null removes it
+		if value != "" {
+			values[key] = &value
+		}
+	}
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": values}})
+	if err != nil {
+		return fmt.Errorf("encode patch: %w", err)
+	}
+	_, err = nodes.Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{}, "status")
+	return err
+}

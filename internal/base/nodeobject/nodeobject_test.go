@@ -1,0 +1,46 @@
+package nodeobject
+
+import (
+	"maps"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/fake"
+)
+
+func TestIsReady(t *testing.T) {
+	pressure := corev1.NodeCondition{Type: corev1.NodeDiskPressure, Status: corev1.ConditionTrue}
+	for name, test := range map[string]struct {
+		conditions []corev1.NodeCondition
+		want       bool
+	}{
+		"nothing said":      {nil, false},
+		"another condition": {[]corev1.NodeCondition{pressure}, false},
+		"ready":             {[]corev1.NodeCondition{pressure, {Type: corev1.NodeReady, Status: corev1.ConditionTrue}}, true},
+		"not heard of":      {[]corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionUnknown}}, false},
+	} {
+		if got := IsReady(&corev1.Node{Status: corev1.NodeStatus{Conditions: test.conditions}}); got != test.want {
+			t.Errorf("%s: got %t", name, got)
+		}
+	}
+}
+
+func TestAnnotate(t *testing.T) {
+	api := fake.NewClientset(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "edge", Annotations: map[string]string{"old": "1", "kept": "2"}}})
+	if err := Annotate(t.Context(), api.CoreV1().Nodes(), "edge", map[string]string{"old": "", "new": "3"}); err != nil {
+		t.Fatal(err)
+	}
+	node, err := api.CoreV1().Nodes().Get(t.Context(), "edge", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := map[string]string{"kept": "2", "new": "3"}; !maps.Equal(node.Annotations, want) {
+		t.Errorf("the annotations are %v, want %v", node.Annotations, want)
+	}
+	for _, action := range api.Actions() {
+		if action.GetVerb() == "patch" && action.GetSubresource() != "status" {
+			t.Error("the patch does not go to the status")
+		}
+	}
+}
