@@ -30,25 +30,13 @@ func sound(state, before *routing.State, owner func(host string) string) (*routi
 	if before == nil {
 		before = &routing.State{}
 	}
-	var refusals []refusal
-	made := &routing.State{
-		Certificates: admit(&refusals, "certificate", state.Certificates, before.Certificates, nil,
-			func(name string, c *routing.Certificate) routing.State {
-				return routing.State{Certificates: map[string]*routing.Certificate{name: c}}
-			}),
-		Sockets: admit(&refusals, "socket", state.Sockets, before.Sockets, soundListeners,
-			func(name string, c *routing.Socket) routing.State {
-				return routing.State{Sockets: map[string]*routing.Socket{name: c}}
-			}),
-		Backends: admit(&refusals, "backend", state.Backends, before.Backends, nil,
-			func(name string, c *routing.Backend) routing.State {
-				return routing.State{Backends: map[string]*routing.Backend{name: c}}
-			}),
-		Routes: admit(&refusals, "route", state.Routes, before.Routes, closedRoute,
-			func(name string, c *routing.Route) routing.State {
-				return routing.State{Routes: map[string]*routing.Route{name: c}}
-			}),
-	}
+	made := &routing.State{}
+	refusals := slices.Concat(
+		certificateValues.admit(made, state, before),
+		socketValues.admit(made, state, before),
+		backendValues.admit(made, state, before),
+		routeValues.admit(made, state, before),
+	)
 	made, tooMuch := fit(made, owner)
 	refusals = append(refusals, tooMuch...)
 	slices.SortFunc(refusals, func(a, b refusal) int {
@@ -57,30 +45,56 @@ func sound(state, before *routing.State, owner func(host string) string) (*routi
 	return made, refusals
 }
 
-// admit returns the values of one kind that nodes accept. mend makes what nodes get of a value that
-// they would not accept, or returns nil. state makes a State of one value.
-func admit[V any](refusals *[]refusal, kind string, all, before map[string]*V,
-	mend func(*V) *V, state func(string, *V) routing.State) map[string]*V {
-	made := make(map[string]*V, len(all))
-	check := func(name string, value *V) error {
-		return (&routing.Update{State: state(name, value)}).Check()
-	}
+// values are those of one kind in a State.
+type values[V any] struct {
+	kind string
+	in   func(*routing.State) *map[string]*V
+	// mend makes what nodes get of a value that they would not accept. It is nil if that is nothing.
+	mend func(*V) *V
+}
+
+var (
+	certificateValues = values[routing.Certificate]{"certificate", func(s *routing.State) *map[string]*routing.Certificate { return &s.Certificates }, nil}
+	socketValues      = values[routing.Socket]{"socket", func(s *routing.State) *map[string]*routing.Socket { return &s.Sockets }, soundListeners}
+	backendValues     = values[routing.Backend]{"backend", func(s *routing.State) *map[string]*routing.Backend { return &s.Backends }, nil}
+	routeValues       = values[routing.Route]{"route", func(s *routing.State) *map[string]*routing.Route { return &s.Routes }, closedRoute}
+)
+
+// admit puts into made the values of state that nodes accept, and returns what they refuse.
+func (v values[V]) admit(made, state, before *routing.State) (refusals []refusal) {
+	all, known, accepted := *v.in(state), *v.in(before), map[string]*V{}
 	for _, name := range slices.Sorted(maps.Keys(all)) {
 		value := all[name]
-		if value != before[name] {
-			if err := check(name, value); err != nil {
-				*refusals = append(*refusals, refusal{kind, name, fmt.Sprintf("nodes would not accept it: %v", err)})
-				if mend == nil {
-					continue
-				}
-				if value = mend(value); value == nil || check(name, value) != nil {
+		if value != known[name] {
+			if err := v.check(name, value); err != nil {
+				refusals = append(refusals, refusal{v.kind, name, fmt.Sprintf("nodes would not accept it: %v", err)})
+				if value = v.mended(name, value); value == nil {
 					continue
 				}
 			}
 		}
-		made[name] = value
+		accepted[name] = value
 	}
-	return made
+	*v.in(made) = accepted
+	return refusals
+}
+
+// mended returns what nodes get of a value that they would not accept, or nil.
+func (v values[V]) mended(name string, value *V) *V {
+	if v.mend == nil {
+		return nil
+	}
+	if value = v.mend(value); v.check(name, value) != nil {
+		return nil
+	}
+	return value
+}
+
+// check returns why nodes would not accept a value.
+func (v values[V]) check(name string, value *V) error {
+	var update routing.Update
+	*v.in(&update.State) = map[string]*V{name: value}
+	return update.Check()
 }
 
 // closedRoute returns a route that takes the place of one that nodes do not accept. It answers

@@ -45,62 +45,23 @@ func (n *Network) registerBackend(ctx context.Context, l *leases, podCIDRs []net
 			l.sources = append(l.sources, address.Unmap())
 		}
 	}
-	l.config = &subnet.Config{}
-	settings := maps.Clone(n.cfg.Backend)
-	if settings == nil {
-		settings = map[string]any{}
+	if l.config, err = n.podNetwork(podCIDRs, iface); err != nil {
+		return nil, err
 	}
-	for _, cluster := range n.cfg.Cluster.PodCIDRs() {
-		inCluster := func(own netip.Prefix) bool {
-			return own.Bits() >= cluster.Bits() && cluster.Contains(own.Addr())
-		}
-		if !slices.ContainsFunc(podCIDRs, inCluster) {
-			return nil, fmt.Errorf("node %s has the pod CIDR %s, which is not in cluster-cidr %s: if cluster-cidr was changed, run `kubectl delete node` for this node and restart kedge",
-				n.cfg.NodeName, strings.Join(l.podCIDRs, ","), cluster)
-		}
-		if cluster.Addr().Is4() {
-			l.config.EnableIPv4, l.config.Network = true, toIP4Net(cluster)
-		} else {
-			l.config.EnableIPv6, l.config.IPv6Network = true, toIP6Net(cluster)
-		}
+	name := n.cfg.Cluster.FlannelBackend
+	newBackend, err := n.chooseBackend(l.config, iface)
+	if err != nil {
+		return nil, err
 	}
-	if l.config.EnableIPv4 && iface.ExtAddr == nil || l.config.EnableIPv6 && iface.ExtV6Addr == nil {
-		return nil, fmt.Errorf("cluster-cidr %s needs a node address of each of its address families: node-ip has only %v",
-			strings.Join(n.cfg.Cluster.ClusterCIDR, ","), n.cfg.NodeIPs)
+	b, err := newBackend(l, iface)
+	if err != nil {
+		return nil, fmt.Errorf("make flannel backend %s: %w", name, err)
 	}
-
-	var newBackend backend.BackendCtor
-	switch n.cfg.Cluster.FlannelBackend {
-	case "vxlan":
-		newBackend, l.config.BackendType = vxlan.New, "vxlan"
-		settings["VNI"], settings["Port"] = n.cfg.Cluster.VXLAN.VNI, n.cfg.Cluster.VXLAN.Port
-		// The fence knows only the port of now.
-		if err := removeVXLAN(n.cfg.Cluster.VXLAN.VNI); err != nil {
-			return nil, err
-		}
-		//upstream:relies-on github.com/flannel-io/flannel/pkg/backend/vxlan/vxlan_network.go
-		if _, set := settings["MTU"]; l.config.EnableIPv6 && !set {
-			// flannel subtracts the overhead of IPv4 (encapOverhead in
-			// pkg/backend/vxlan/vxlan_network.go).
-			settings["MTU"] = iface.Iface.MTU - ipv6Overhead
-		}
-	case "host-gw":
-		newBackend, l.config.BackendType = hostgw.New, "host-gw"
-	case "wireguard-native":
-		newBackend, l.config.BackendType = wireguard.New, "wireguard"
+	if name == wireguardBackend {
 		// flannel removes the device when the context is cancelled (pkg/backend/wireguard/device.go).
 		// That would cut off the pods, which keep running.
 		//upstream:relies-on github.com/flannel-io/flannel/pkg/backend/wireguard/device.go newWGDevice
 		ctx = context.WithoutCancel(ctx)
-	default:
-		return nil, fmt.Errorf("unknown flannel-backend %q", n.cfg.Cluster.FlannelBackend)
-	}
-	if l.config.Backend, err = json.Marshal(settings); err != nil {
-		return nil, fmt.Errorf("configure flannel backend: %w", err)
-	}
-	b, err := newBackend(l, iface)
-	if err != nil {
-		return nil, fmt.Errorf("make flannel backend %s: %w", n.cfg.Cluster.FlannelBackend, err)
 	}
 	var unused sync.WaitGroup // for wireguard's goroutine, which lives as long as the process
 	registered, err := b.RegisterNetwork(ctx, &unused, l.config)
@@ -108,12 +69,78 @@ func (n *Network) registerBackend(ctx context.Context, l *leases, podCIDRs []net
 		return nil, fmt.Errorf("make flannel's device: this kernel has no %s: load the module or choose another flannel-backend, such as host-gw: %w", l.config.BackendType, err)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("set up flannel backend %s: %w", n.cfg.Cluster.FlannelBackend, err)
+		return nil, fmt.Errorf("set up flannel backend %s: %w", name, err)
 	}
-	if l.config.BackendType == "vxlan" {
+	if name == vxlanBackend {
 		return &vxlanNetwork{registered, l, f, n.cfg.Cluster.VXLAN.VNI}, nil
 	}
 	return registered, nil
+}
+
+// podNetwork returns flannel's configuration without the backend: the network of all pods. iface
+// leads to the other nodes.
+func (n *Network) podNetwork(podCIDRs []netip.Prefix, iface *backend.ExternalInterface) (*subnet.Config, error) {
+	config := &subnet.Config{}
+	for _, cluster := range n.cfg.Cluster.PodCIDRs() {
+		inCluster := func(own netip.Prefix) bool {
+			return own.Bits() >= cluster.Bits() && cluster.Contains(own.Addr())
+		}
+		if !slices.ContainsFunc(podCIDRs, inCluster) {
+			return nil, fmt.Errorf("node %s has the pod CIDR %v, which is not in cluster-cidr %s: if cluster-cidr was changed, run `kubectl delete node` for this node and restart kedge",
+				n.cfg.NodeName, podCIDRs, cluster)
+		}
+		if cluster.Addr().Is4() {
+			config.EnableIPv4, config.Network = true, toIP4Net(cluster)
+		} else {
+			config.EnableIPv6, config.IPv6Network = true, toIP6Net(cluster)
+		}
+	}
+	if config.EnableIPv4 && iface.ExtAddr == nil || config.EnableIPv6 && iface.ExtV6Addr == nil {
+		return nil, fmt.Errorf("cluster-cidr %s needs a node address of each of its address families: node-ip has only %v",
+			strings.Join(n.cfg.Cluster.ClusterCIDR, ","), n.cfg.NodeIPs)
+	}
+	return config, nil
+}
+
+// The values of the setting flannel-backend.
+const (
+	vxlanBackend       = "vxlan"
+	hostGatewayBackend = "host-gw"
+	wireguardBackend   = "wireguard-native"
+)
+
+// chooseBackend returns what makes the chosen backend, and puts its settings into config. It removes
+// devices of VXLAN that an earlier start has left with another port.
+func (n *Network) chooseBackend(config *subnet.Config, iface *backend.ExternalInterface) (newBackend backend.BackendCtor, err error) {
+	settings := maps.Clone(n.cfg.Backend)
+	if settings == nil {
+		settings = map[string]any{}
+	}
+	switch n.cfg.Cluster.FlannelBackend {
+	case vxlanBackend:
+		newBackend, config.BackendType = vxlan.New, "vxlan"
+		settings["VNI"], settings["Port"] = n.cfg.Cluster.VXLAN.VNI, n.cfg.Cluster.VXLAN.Port
+		// The fence knows only the port of now.
+		if err := removeVXLAN(n.cfg.Cluster.VXLAN.VNI); err != nil {
+			return nil, err
+		}
+		//upstream:relies-on github.com/flannel-io/flannel/pkg/backend/vxlan/vxlan_network.go
+		if _, set := settings["MTU"]; config.EnableIPv6 && !set {
+			// flannel subtracts the overhead of IPv4 (encapOverhead in
+			// pkg/backend/vxlan/vxlan_network.go).
+			settings["MTU"] = iface.Iface.MTU - ipv6Overhead
+		}
+	case hostGatewayBackend:
+		newBackend, config.BackendType = hostgw.New, "host-gw"
+	case wireguardBackend:
+		newBackend, config.BackendType = wireguard.New, "wireguard"
+	default:
+		return nil, fmt.Errorf("unknown flannel-backend %q", n.cfg.Cluster.FlannelBackend)
+	}
+	if config.Backend, err = json.Marshal(settings); err != nil {
+		return nil, fmt.Errorf("configure flannel backend: %w", err)
+	}
+	return newBackend, nil
 }
 
 // alignMTU sets the MTU in bytes of the existing bridge and of flannel's devices, which have vni if

@@ -167,13 +167,7 @@ func (a *attempts) run(next *endpoint) {
 			a.fail(faultOf(a.target))
 			return
 		}
-		if next == nil {
-			next = service.pick(a.tried)
-		}
-		if next == nil && a.repeats > 0 {
-			next = service.pick(nil)
-		}
-		if next == nil {
+		if next = a.choose(service, next); next == nil {
 			if len(a.tried) > 0 {
 				a.giveUp(http.StatusBadGateway) // the others are gone meanwhile
 			} else {
@@ -184,19 +178,35 @@ func (a *attempts) run(next *endpoint) {
 		a.tried = append(a.tried, next)
 		a.exchange.backend, a.exchange.endpoint = service.source.Name, next.host
 		try := a.try(service, next)
-		status, again := a.judge(try)
-		if !again {
-			if status == 0 {
-				a.deliver(try)
-			} else {
-				try.end()
-				a.giveUp(status)
-			}
+		status, then := a.judge(try)
+		if a.goesOn(then) {
+			try.end()
+			next = nil
+			continue
+		}
+		if status == 0 && then == later && a.ctx.Err() != nil {
+			status = http.StatusGatewayTimeout // or the client is gone: giveUp looks
+		}
+		if status == 0 {
+			a.deliver(try)
 			return
 		}
 		try.end()
-		next = nil
+		a.giveUp(status)
+		return
 	}
+}
+
+// choose returns the endpoint of the next attempt: next unless that is nil, and at first those that
+// were not tried. It returns nil if there is none.
+func (a *attempts) choose(s *service, next *endpoint) *endpoint {
+	if next == nil {
+		next = s.pick(a.tried)
+	}
+	if next == nil && a.repeats > 0 {
+		next = s.pick(nil)
+	}
+	return next
 }
 
 // try sends the request to an endpoint.
@@ -228,45 +238,63 @@ func (a *attempts) try(s *service, e *endpoint) *attempt {
 	return t
 }
 
-// judge decides what follows from an attempt: again is true if there is to be another one. Else
-// the status is that of the answer, or zero if the backend's is the answer.
-func (a *attempts) judge(t *attempt) (status int, again bool) {
+// sequel is what may follow from an attempt.
+type sequel int
+
+const (
+	// nothing: the attempt is the last one.
+	nothing sequel = iota
+	// later: the request may be repeated after a wait, if the user allows it.
+	later
+	// elsewhere: the request may go to another endpoint at once, or else as with later.
+	elsewhere
+)
+
+// judge decides what may follow from an attempt. The status is that of the answer if nothing
+// follows. It is zero if the backend's is the answer.
+func (a *attempts) judge(t *attempt) (status int, then sequel) {
 	if t.err == nil {
 		if a.rule.retry == nil || !slices.Contains(a.rule.retry.Codes, t.answer.StatusCode) {
-			return 0, false
+			return 0, nothing
 		}
-		if a.repeat() {
-			return 0, true
-		}
-		if a.ctx.Err() != nil {
-			return http.StatusGatewayTimeout, false // or gone: giveUp looks
-		}
-		return 0, false
+		return 0, later
 	}
 	var notConnected dialError
 	switch {
 	case a.body.isTooLarge():
-		return http.StatusRequestEntityTooLarge, false
+		return http.StatusRequestEntityTooLarge, nothing
 	case a.body.isLate():
-		return http.StatusRequestTimeout, false
+		return http.StatusRequestTimeout, nothing
 	case a.body.hasFailed():
-		return http.StatusBadRequest, false
+		return http.StatusBadRequest, nothing
 	case a.r.Context().Err() != nil:
-		return statusGone, false
+		return statusGone, nothing
 	case errors.Is(context.Cause(a.ctx), errTimeout):
-		return http.StatusGatewayTimeout, false
+		return http.StatusGatewayTimeout, nothing
 	case errors.Is(context.Cause(t.ctx), errBackendTimeout):
-		return http.StatusGatewayTimeout, a.repeat()
+		return http.StatusGatewayTimeout, later
 	case errors.As(t.err, &notConnected):
 		t.endpoint.avoid()
-		return http.StatusBadGateway, a.move() || a.repeat()
+		return http.StatusBadGateway, elsewhere
+	case a.isSafe():
+		return http.StatusBadGateway, elsewhere
 	}
-	// The endpoint may have done what the request asks for. Only what changes nothing is safe to
-	// be asked again.
-	return http.StatusBadGateway, a.isSafe() && a.move() || a.repeat()
+	// The endpoint may have done what the request asks for.
+	return http.StatusBadGateway, later
 }
 
-// isSafe tells whether the request changes nothing.
+// goesOn does what may follow from an attempt. It returns false if there is to be no other attempt.
+func (a *attempts) goesOn(then sequel) bool {
+	switch then {
+	case elsewhere:
+		return a.move() || a.repeat()
+	case later:
+		return a.repeat()
+	}
+	return false
+}
+
+// isSafe tells whether the request changes nothing, so that it may be asked twice.
 func (a *attempts) isSafe() bool {
 	switch a.r.Method {
 	case http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodTrace:
