@@ -75,12 +75,12 @@ func whatToCheck(cfg *config.Config, role config.Role) (check host.CheckConfig, 
 		cluster.DisableKubeProxy = true // whether the cluster has it, the agent learns when it joins
 		return check, agent.CheckArguments(node.Name, cfg.Node, cluster)
 	}
-	node, err := server.ResolveNode(cfg)
+	resolved, err := server.Resolve(cfg)
 	if err != nil {
 		return check, err
 	}
-	check.Ports = server.Ports(cfg, node)
-	return check, errors.Join(server.CheckArguments(cfg), server.CheckAddresses(cfg, node))
+	check.Ports = resolved.Ports()
+	return check, errors.Join(resolved.CheckArguments(), resolved.CheckAddresses())
 }
 
 func printChecks(w io.Writer, checks []host.Check) error {

@@ -12,7 +12,6 @@ import (
 
 	"github.com/kedge-dev/kedge/internal/agent"
 	"github.com/kedge-dev/kedge/internal/base/config"
-	"github.com/kedge-dev/kedge/internal/base/datadir"
 	"github.com/kedge-dev/kedge/internal/base/host"
 	"github.com/kedge-dev/kedge/internal/base/metrics"
 	"github.com/kedge-dev/kedge/internal/controlplane/apiserver"
@@ -26,8 +25,8 @@ import (
 
 // CheckArguments returns all faults in the user's arguments for upstream's programs that
 // a server runs. It changes nothing, and nothing needs to run.
-func CheckArguments(cfg *config.Config) error {
-	roles := rolesOf(cfg, datadir.Dir(cfg.DataDir))
+func (r Resolved) CheckArguments() error {
+	cfg, roles := r.cfg, r.roles
 	faults := []error{etcd.CheckArguments(cfg.Server.EtcdArgs)}
 	if roles.api {
 		faults = append(faults, apiserver.CheckArguments(cfg.Server.KubeAPIServerArgs))
@@ -48,8 +47,8 @@ func CheckArguments(cfg *config.Config) error {
 }
 
 // Ports are those that a server on this node listens on.
-func Ports(cfg *config.Config, node host.Node) []host.Port {
-	roles := rolesOf(cfg, datadir.Dir(cfg.DataDir))
+func (r Resolved) Ports() []host.Port {
+	cfg, roles, node := r.cfg, r.roles, r.node
 	list := []host.Port{{
 		Network: "tcp", Address: net.JoinHostPort(cfg.Server.BindAddress, strconv.Itoa(cfg.Server.HTTPSListenPort)),
 		Use: "the API", Change: "--https-listen-port", Remote: true,
@@ -62,7 +61,7 @@ func Ports(cfg *config.Config, node host.Node) []host.Port {
 		{roles.controllers, metrics.Controllers, "the health and metrics of the controllers", "kube-controller-manager-arg"},
 		{roles.scheduler, metrics.Scheduler, "the health and metrics of the scheduler", "kube-scheduler-arg"},
 	} {
-		address, port := metricsPort(cfg, h.part, node.IPs[0])
+		address, port := metricsPort(cfg.Server, h.part, node.IPs[0])
 		// If the address is wrong, CheckArguments tells.
 		if bind := net.ParseIP(address); h.runs && bind != nil && port != "0" {
 			for _, ip := range healthport.Addresses(bind) {
@@ -83,20 +82,20 @@ func Ports(cfg *config.Config, node host.Node) []host.Port {
 
 // metricsPort returns where the controllers or the scheduler of this server serve their
 // health and metrics. The port is "0" if they do not.
-func metricsPort(cfg *config.Config, part metrics.Part, node netip.Addr) (address, port string) {
-	args, port := cfg.Server.KubeControllerManagerArgs, "10257"
+func metricsPort(settings config.Server, part metrics.Part, node netip.Addr) (address, port string) {
+	args, port := settings.KubeControllerManagerArgs, "10257"
 	if part == metrics.Scheduler {
-		args, port = cfg.Server.KubeSchedulerArgs, "10259"
+		args, port = settings.KubeSchedulerArgs, "10259"
 	}
 	return cmp.Or(config.Argument(args, "bind-address"), node.String()), cmp.Or(config.Argument(args, "secure-port"), port)
 }
 
 // metricsPorts returns the ports at which other hosts find the metrics of the controllers
 // and the scheduler.
-func metricsPorts(cfg *config.Config, node netip.Addr) map[metrics.Part]int32 {
+func metricsPorts(settings config.Server, node netip.Addr) map[metrics.Part]int32 {
 	ports := map[metrics.Part]int32{}
 	for _, part := range []metrics.Part{metrics.Controllers, metrics.Scheduler} {
-		address, text := metricsPort(cfg, part, node)
+		address, text := metricsPort(settings, part, node)
 		port, err := strconv.ParseInt(text, 10, 32)
 		if ip, wrong := netip.ParseAddr(address); err == nil && wrong == nil && port > 0 && !ip.IsLoopback() {
 			ports[part] = int32(port)
@@ -107,13 +106,14 @@ func metricsPorts(cfg *config.Config, node netip.Addr) map[metrics.Part]int32 {
 
 // check returns everything that would keep a server from starting and can be known
 // before: faults in arguments, and ports that other processes have.
-func check(ctx context.Context, cfg *config.Config, node host.Node) error {
-	return errors.Join(CheckArguments(cfg), CheckAddresses(cfg, node), host.CheckPorts(ctx, Ports(cfg, node)))
+func (r Resolved) check(ctx context.Context) error {
+	return errors.Join(r.CheckArguments(), r.CheckAddresses(), host.CheckPorts(ctx, r.Ports()))
 }
 
 // CheckAddresses returns what is wrong with the addresses of this server in the settings. It
 // changes nothing, and nothing needs to run.
-func CheckAddresses(cfg *config.Config, node host.Node) error {
+func (r Resolved) CheckAddresses() error {
+	cfg, node := r.cfg, r.node
 	addresses, err := host.Addresses()
 	if err != nil {
 		return err

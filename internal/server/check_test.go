@@ -40,7 +40,7 @@ func TestCheckAdvertised(t *testing.T) {
 func TestVIPOfNoNetwork(t *testing.T) {
 	cfg := config.Default()
 	cfg.Server.VIP = "198.51.100.77"
-	err := CheckAddresses(cfg, host.Node{IPs: []netip.Addr{netip.MustParseAddr("192.0.2.1")}})
+	err := Resolved{cfg: cfg, node: host.Node{IPs: []netip.Addr{netip.MustParseAddr("192.0.2.1")}}}.CheckAddresses()
 	if err == nil || !strings.Contains(err.Error(), "no interface of this host is in the network of 198.51.100.77") {
 		t.Errorf("got %v", err)
 	}

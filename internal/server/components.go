@@ -160,7 +160,7 @@ func (s *server) fixedSettings() component.Component {
 
 // snapshots saves the datastore.
 func (s *server) snapshots() component.Component {
-	saving := choice.Snapshots(s.cfg, s.store.Saved)
+	saving := s.choice.Snapshots(s.store.Saved)
 	saving.NodeName, saving.Client, saving.Now = s.node.Name, s.api.ClientConfig("system:kedge:snapshots"), s.clock.Now
 	return s.local.With(snapshot.New(saving))
 }

@@ -101,7 +101,7 @@ func (s *server) scrapeTargets() component.Component {
 	return s.led("scrape-targets", scrapetargets.New(scrapetargets.Config{
 		Client:    s.as("system:kedge:scrape-targets"),
 		Informers: s.api.Informers,
-		Ports:     metricsPorts(s.cfg, s.node.IPs[0]),
+		Ports:     metricsPorts(s.cfg.Server, s.node.IPs[0]),
 	}))
 }
 

@@ -8,9 +8,6 @@ import (
 	"strconv"
 
 	"github.com/kedge-dev/kedge/internal/base/component"
-	"github.com/kedge-dev/kedge/internal/base/config"
-	"github.com/kedge-dev/kedge/internal/base/datadir"
-	"github.com/kedge-dev/kedge/internal/base/host"
 	"github.com/kedge-dev/kedge/internal/base/localapi"
 	"github.com/kedge-dev/kedge/internal/cluster/join"
 	"github.com/kedge-dev/kedge/internal/cluster/pki"
@@ -22,27 +19,27 @@ import (
 // identify gives this server its place in a cluster: the first or only server, one that
 // joins another, or one of several over the user's datastore. It waits for the other
 // server or the datastore until ctx ends. Meanwhile `kedge status` answers.
-func identify(ctx context.Context, cfg *config.Config, roles roles, dir datadir.Dir, node host.Node, clock *pki.Clock, local *localapi.Server) (certificates *pki.Server, summary *Summary, joined *join.ServerJoin, err error) {
+func (r Resolved) identify(ctx context.Context, clock *pki.Clock, local *localapi.Server) (certificates *pki.Server, summary *Summary, joined *join.ServerJoin, err error) {
 	var store datastore.Datastore
-	if roles.objects.External() {
-		if store, err = choice.NewExternal(cfg.Server.Datastore); err != nil {
+	if r.roles.objects.External() {
+		if store, err = choice.NewExternal(r.cfg.Server.Datastore); err != nil {
 			return nil, nil, nil, err
 		}
 	}
 	begin := func() (err error) {
-		certificates, summary, err = establish(cfg, roles, dir, node, clock)
+		certificates, summary, err = r.establish(clock)
 		return err
 	}
 	ctx, done := context.WithCancel(ctx)
 	defer done()
 	var group component.Group
-	group.Add(local.With(status.New(status.Config{Node: node.Name, Components: group.Status, Datastore: store})))
+	group.Add(local.With(status.New(status.Config{Node: r.node.Name, Components: group.Status, Datastore: store})))
 	group.Add(component.Func("identity", func(ctx context.Context, _ func()) error {
-		if joined, err = choice.Join(ctx, cfg, dir, clock); err == nil {
+		if joined, err = r.choice.Join(ctx, clock); err == nil {
 			if store == nil {
 				err = begin()
 			} else {
-				err = choice.ShareSecrets(ctx, store, dir, cfg.Token, begin)
+				err = choice.ShareSecrets(ctx, store, r.dir, r.cfg.Token, begin)
 			}
 		}
 		done()
@@ -57,7 +54,8 @@ func identify(ctx context.Context, cfg *config.Config, roles roles, dir datadir.
 
 // establish makes what identifies a server: its certificates, the administrator's
 // kubeconfig and the join token.
-func establish(cfg *config.Config, roles roles, dir datadir.Dir, node host.Node, clock *pki.Clock) (*pki.Server, *Summary, error) {
+func (r Resolved) establish(clock *pki.Clock) (*pki.Server, *Summary, error) {
+	cfg, dir, node := r.cfg, r.dir, r.node
 	if err := errors.Join(dir.MakeServer(), dir.MakeAgent()); err != nil {
 		return nil, nil, err
 	}
@@ -69,13 +67,13 @@ func establish(cfg *config.Config, roles roles, dir datadir.Dir, node host.Node,
 		ServiceCIDRs:  cfg.Cluster.ServiceCIDRs(),
 		SANs:          append([]string{cfg.Server.BindAddress, cfg.Server.AdvertiseAddress, cfg.Server.VIP}, cfg.Server.TLSSAN...),
 		Clock:         clock,
-		Etcd:          choice.UsesEtcd(cfg, dir),
+		Etcd:          r.choice.UsesEtcd(),
 	})
 	if err != nil {
 		return nil, nil, err
 	}
 	configured := cfg.Token
-	if _, err := os.Stat(dir.ServerToken()); err == nil && roles.objects.Shared() {
+	if _, err := os.Stat(dir.ServerToken()); err == nil && r.roles.objects.Shared() {
 		configured = "" // the servers share one token: join.SharedToken
 	}
 	if _, err := join.EnsureToken(dir, configured, certificates.ServerCA()); err != nil {
@@ -88,7 +86,7 @@ func establish(cfg *config.Config, roles roles, dir datadir.Dir, node host.Node,
 		return nil, nil, err
 	}
 	summary := &Summary{URL: "https://" + cfg.Server.JoinAddress(node.IPs[0])}
-	if !roles.api {
+	if !r.roles.api {
 		return certificates, summary, nil
 	}
 	mode, err := strconv.ParseUint(cfg.Server.WriteKubeconfigMode, 8, 32)

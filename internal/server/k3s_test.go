@@ -32,7 +32,7 @@ func TestK3sSetUps(t *testing.T) {
 			cfg, _, err := config.LoadFiles([]string{file}, nil)
 			if err == nil {
 				cfg.Node.NodeName = "edge"
-				err = CheckArguments(cfg)
+				err = resolveRoles(cfg).CheckArguments()
 			}
 			if want := refused[name]; want == "" && err != nil || !strings.Contains(fmt.Sprint(err), want) {
 				t.Errorf("got %v, want %q", err, want)

@@ -1,20 +1,15 @@
 package server
 
 import (
-	"errors"
-	"net/netip"
-
 	"github.com/kedge-dev/kedge/internal/agent"
 	"github.com/kedge-dev/kedge/internal/base/config"
-	"github.com/kedge-dev/kedge/internal/base/datadir"
-	"github.com/kedge-dev/kedge/internal/base/host"
 	"github.com/kedge-dev/kedge/internal/base/metrics"
 	"github.com/kedge-dev/kedge/internal/controlplane/noderole"
 	"github.com/kedge-dev/kedge/internal/datastore/choice"
 )
 
-// roles are the parts that a server runs, and the place where it keeps its objects. Run
-// resolves them once. The boot list asks only them whether a part belongs to this server:
+// roles are the parts that a server runs, and the place where it keeps its objects. The boot list
+// asks only them whether a part belongs to this server:
 //
 //	                    | api | controllers, scheduler | node | objects
 //	the usual server    | yes | yes                    | yes  | SQLite, or what several servers share
@@ -31,34 +26,15 @@ type roles struct {
 	objects choice.Kind
 }
 
-func rolesOf(cfg *config.Config, dir datadir.Dir) roles {
-	api := !cfg.Server.DisableAPIServer
+func rolesOf(settings config.Server, objects choice.Kind) roles {
+	api := !settings.DisableAPIServer
 	return roles{
 		api:         api,
-		controllers: api && !cfg.Server.DisableControllerManager,
-		scheduler:   api && !cfg.Server.DisableScheduler,
-		node:        !cfg.Server.DisableAgent,
-		objects:     choice.Of(cfg, dir),
+		controllers: api && !settings.DisableControllerManager,
+		scheduler:   api && !settings.DisableScheduler,
+		node:        !settings.DisableAgent,
+		objects:     objects,
 	}
-}
-
-// ResolveNode decides the name and the addresses of a server's host, as host.ResolveNode does.
-// It also works on a host without a network, if the server runs no node and its API listens
-// only on a loopback address. Then the server has that address, because no other host
-// reaches it anyway.
-func ResolveNode(cfg *config.Config) (host.Node, error) {
-	ranges := cfg.Cluster.PodCIDRs()
-	node, err := host.ResolveNode(cfg.Node, ranges)
-	if !errors.Is(err, host.ErrNoRoute) {
-		return node, err
-	}
-	bind, wrong := netip.ParseAddr(cfg.Server.BindAddress)
-	roles := rolesOf(cfg, datadir.Dir(cfg.DataDir))
-	if wrong != nil || !bind.IsLoopback() || bind.Is4() != ranges[0].Addr().Is4() || roles.node || roles.objects.Shared() {
-		return node, err
-	}
-	name, err := host.NodeName(cfg.Node)
-	return host.Node{Name: name, IPs: []netip.Addr{bind}}, err
 }
 
 // elects tells whether controllers and scheduler run only while this server is elected. A

@@ -7,7 +7,6 @@ import (
 	"testing"
 
 	"github.com/kedge-dev/kedge/internal/base/config"
-	"github.com/kedge-dev/kedge/internal/base/datadir"
 	"github.com/kedge-dev/kedge/internal/base/metrics"
 	"github.com/kedge-dev/kedge/internal/controlplane/noderole"
 	"github.com/kedge-dev/kedge/internal/datastore/choice"
@@ -57,8 +56,9 @@ func TestRoles(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			cfg := config.Default()
+			cfg.DataDir = t.TempDir()
 			test.change(cfg)
-			got := rolesOf(cfg, datadir.Dir(t.TempDir()))
+			got := resolveRoles(cfg).roles
 			if got != test.want || got.elects() != test.elects || got.labels() != test.labels {
 				t.Errorf("got %+v, elects %t, labels %+v", got, got.elects(), got.labels())
 			}
@@ -102,8 +102,9 @@ func TestMetrics(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			cfg := config.Default()
+			cfg.DataDir = t.TempDir()
 			test.change(cfg)
-			division := rolesOf(cfg, datadir.Dir(t.TempDir())).metrics(cfg.Cluster)
+			division := resolveRoles(cfg).roles.metrics(cfg.Cluster)
 			var serves []metrics.Part
 			for _, part := range []metrics.Part{metrics.APIServer, metrics.Controllers, metrics.DNS, metrics.Etcd, metrics.Kubelet, metrics.Proxy, metrics.Scheduler} {
 				if division.Serves(part) {
@@ -112,7 +113,7 @@ func TestMetrics(t *testing.T) {
 			}
 			slices.Sort(serves)
 			slices.Sort(test.serves)
-			if ports := metricsPorts(cfg, node); !slices.Equal(serves, test.serves) || division.EtcdPort() != test.etcd || !maps.Equal(ports, test.ports) {
+			if ports := metricsPorts(cfg.Server, node); !slices.Equal(serves, test.serves) || division.EtcdPort() != test.etcd || !maps.Equal(ports, test.ports) {
 				t.Errorf("serves %v, etcd's at the port of %s, other hosts find %v", serves, division.EtcdPort(), ports)
 			}
 		})

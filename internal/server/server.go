@@ -16,8 +16,6 @@ import (
 	"github.com/kedge-dev/kedge/internal/agent"
 	"github.com/kedge-dev/kedge/internal/base/component"
 	"github.com/kedge-dev/kedge/internal/base/config"
-	"github.com/kedge-dev/kedge/internal/base/datadir"
-	"github.com/kedge-dev/kedge/internal/base/host"
 	"github.com/kedge-dev/kedge/internal/base/localapi"
 	"github.com/kedge-dev/kedge/internal/base/metrics"
 	"github.com/kedge-dev/kedge/internal/cluster/pki"
@@ -63,26 +61,26 @@ type Summary struct {
 // the server again in a new process. Run checks first what a user can mend, before it
 // changes anything.
 func Run(ctx context.Context, cfg *config.Config, process *agent.Process, local *localapi.Server, observer Observer) (err error) {
-	dir := datadir.Dir(cfg.DataDir)
 	ctx, fault := process.Phase.Watch(ctx)
 	defer func() { err = cmp.Or(err, fault()) }()
-	node, err := ResolveNode(cfg)
+	r, err := Resolve(cfg)
 	if err != nil {
 		return err
 	}
+	dir, node := r.dir, r.node
 	clusterRanges := slices.Concat(cfg.Cluster.PodCIDRs(), cfg.Cluster.ServiceCIDRs())
 	if err := agent.UseNoProxy(clusterRanges, cfg.Cluster.ClusterDomain, node.IPs); err != nil {
 		return err
 	}
 	release, err := dir.Take()
 	if err != nil {
-		return errors.Join(err, CheckArguments(cfg))
+		return errors.Join(err, r.CheckArguments())
 	}
 	defer release()
-	if err := check(ctx, cfg, node); err != nil {
+	if err := r.check(ctx); err != nil {
 		return err
 	}
-	if err := choice.Resume(ctx, cfg, dir); err != nil {
+	if err := r.choice.Resume(ctx, node); err != nil {
 		return err
 	}
 	if err := pki.TakeAuthorities(dir, time.Now()); err != nil {
@@ -95,11 +93,10 @@ func Run(ctx context.Context, cfg *config.Config, process *agent.Process, local 
 	defer listener.Close()
 	clock := pki.NewClock(dir.ClockFile())
 	clock.Settle(ctx)
-	roles := rolesOf(cfg, dir)
-	if roles.node {
+	if r.roles.node {
 		agent.WarnRenamed(dir, node.Name)
 	}
-	certificates, summary, joined, err := identify(ctx, cfg, roles, dir, node, clock, local)
+	certificates, summary, joined, err := r.identify(ctx, clock, local)
 	if ctx.Err() != nil {
 		return nil
 	}
@@ -107,7 +104,7 @@ func Run(ctx context.Context, cfg *config.Config, process *agent.Process, local 
 		return err
 	}
 	if cfg.Server.ClusterReset {
-		return choice.Reset(ctx, cfg, dir, node, certificates)
+		return r.choice.Reset(ctx, node, certificates)
 	}
 
 	group := component.Group{
@@ -121,7 +118,7 @@ func Run(ctx context.Context, cfg *config.Config, process *agent.Process, local 
 			observer.OnReady(*summary)
 		},
 	}
-	store, err := choice.New(ctx, roles.objects, cfg, dir, node, certificates, joined, process.Trial.Running())
+	store, err := r.choice.New(ctx, node, certificates, joined, process.Trial.Running())
 	if ctx.Err() != nil {
 		return nil
 	}
@@ -129,8 +126,8 @@ func Run(ctx context.Context, cfg *config.Config, process *agent.Process, local 
 		return err
 	}
 	s := &server{
-		cfg: cfg, process: process, roles: roles, dir: dir, node: node, clock: clock, certificates: certificates, store: store,
-		local: local, registry: registration.New(), tunnels: tunnel.NewServer(), metrics: roles.metrics(cfg.Cluster),
+		Resolved: r, process: process, clock: clock, certificates: certificates, store: store,
+		local: local, registry: registration.New(), tunnels: tunnel.NewServer(), metrics: r.roles.metrics(cfg.Cluster),
 	}
 	if err := s.addTo(&group, listener); err != nil {
 		return err
@@ -217,11 +214,8 @@ func (s *server) addNode(group *component.Group, usable, servers component.Compo
 
 // server has what the parts of a server are made from.
 type server struct {
-	cfg          *config.Config
+	Resolved
 	process      *agent.Process
-	roles        roles
-	dir          datadir.Dir
-	node         host.Node
 	clock        *pki.Clock
 	certificates *pki.Server
 	store        *choice.Store
@@ -266,6 +260,6 @@ func (s *server) prepare(listener net.Listener) {
 	}
 	if s.roles.node {
 		s.driver = agent.NewDriver(s.dir, s.node.Name, s.cfg.Node, s.cfg.Cluster)
-		s.told.Certificate, s.told.Ports = s.certificates.ServingCertificate, Ports(s.cfg, s.node)
+		s.told.Certificate, s.told.Ports = s.certificates.ServingCertificate, s.Ports()
 	}
 }

@@ -78,11 +78,12 @@ func TestCheckState(t *testing.T) {
 			if test.change != nil {
 				test.change(cfg)
 			}
-			if got := UsesEtcd(cfg, dir); got != test.etcd {
+			cfg.DataDir = string(dir)
+			if got := Of(cfg).UsesEtcd(); got != test.etcd {
 				t.Errorf("uses etcd: %t", got)
 			}
 			member := strings.Contains(strings.Join(test.files, " "), "wal")
-			err := checkState(cfg, dir, member)
+			err := Of(cfg).checkState(member)
 			if (err == nil) != (test.want == "") || err != nil && !strings.Contains(err.Error(), test.want) {
 				t.Errorf("got %v", err)
 			}
@@ -123,7 +124,8 @@ func TestWarnEmpty(t *testing.T) {
 			if test.change != nil {
 				test.change(cfg)
 			}
-			warnEmpty(cfg, datadir.Dir(dir))
+			cfg.DataDir = dir
+			Of(cfg).warnEmpty()
 			warned := false
 			for _, entry := range hook.AllEntries() {
 				warned = warned || strings.Contains(entry.Message, "an empty cluster begins now")

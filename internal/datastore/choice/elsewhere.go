@@ -9,9 +9,6 @@ import (
 
 	"k8s.io/apimachinery/pkg/util/wait"
 
-	"github.com/kedge-dev/kedge/internal/base/config"
-	"github.com/kedge-dev/kedge/internal/base/datadir"
-	"github.com/kedge-dev/kedge/internal/base/host"
 	"github.com/kedge-dev/kedge/internal/cluster/join"
 	"github.com/kedge-dev/kedge/internal/cluster/pki"
 	"github.com/kedge-dev/kedge/internal/cluster/serverlb"
@@ -23,9 +20,9 @@ import (
 const retry = time.Second
 
 // useOtherMembers makes the datastore of a server without etcd. It uses the etcd
-// members of the other servers, through their port 6443.
-func (s *Store) useOtherMembers(cfg *config.Config, dir datadir.Dir, node host.Node, certificates *pki.Server) error {
-	servers := serverlb.New(serverlb.Config{Server: cfg.Agent.Address(), NodeName: node.Name, File: dir.EtcdServers()})
+// members of the other servers, through their port 6443. file remembers them.
+func (s *Store) useOtherMembers(server, file, nodeName string, certificates *pki.Server) error {
+	servers := serverlb.New(serverlb.Config{Server: server, NodeName: nodeName, File: file})
 	store, err := etcdremote.New(etcdremote.Config{
 		Endpoints: "https://" + pki.APIName + ":6443",
 		Files: datastore.TLS{

@@ -33,8 +33,8 @@ func TestNewExternal(t *testing.T) {
 // A server refuses to leave its state behind for a database.
 func TestStateIsNotLeft(t *testing.T) {
 	cfg, dir := config.Default(), datadir.Dir(t.TempDir())
-	cfg.Server.Datastore.Endpoint = "postgres://u:p@192.0.2.1/x"
-	if err := checkState(cfg, dir, false); err != nil {
+	cfg.Server.Datastore.Endpoint, cfg.DataDir = "postgres://u:p@192.0.2.1/x", string(dir)
+	if err := Of(cfg).checkState(false); err != nil {
 		t.Error(err)
 	}
 	if err := os.MkdirAll(dir.ServerDB(), 0o700); err != nil {
@@ -43,7 +43,7 @@ func TestStateIsNotLeft(t *testing.T) {
 	if err := os.WriteFile(dir.SQLite(), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := checkState(cfg, dir, false); err == nil || !strings.Contains(err.Error(), "remove datastore-endpoint") {
+	if err := Of(cfg).checkState(false); err == nil || !strings.Contains(err.Error(), "remove datastore-endpoint") {
 		t.Errorf("with state in SQLite: got error %v, want one that says to remove datastore-endpoint", err)
 	}
 }

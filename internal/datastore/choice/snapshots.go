@@ -6,7 +6,6 @@ import (
 	"fmt"
 
 	"github.com/kedge-dev/kedge/internal/base/config"
-	"github.com/kedge-dev/kedge/internal/base/datadir"
 	"github.com/kedge-dev/kedge/internal/base/host"
 	"github.com/kedge-dev/kedge/internal/datastore"
 	"github.com/kedge-dev/kedge/internal/datastore/etcd"
@@ -15,28 +14,28 @@ import (
 
 // Snapshots returns the configuration for the snapshots of a server, whether it
 // runs or not.
-func Snapshots(cfg *config.Config, store datastore.Snapshotter) snapshot.Config {
+func (c Choice) Snapshots(store datastore.Snapshotter) snapshot.Config {
 	return snapshot.Config{
-		Elsewhere:  checkSaved(cfg),
-		Dir:        datadir.Dir(cfg.DataDir),
-		Settings:   cfg.Server.Snapshots,
-		Encryption: cfg.Server.APIServerArg("encryption-provider-config"),
-		NodeName:   cfg.Node.NodeName,
+		Elsewhere:  c.checkSaved(),
+		Dir:        c.Dir,
+		Settings:   c.Server.Snapshots,
+		Encryption: c.Server.APIServerArg("encryption-provider-config"),
+		NodeName:   c.NodeName,
 		Store:      store,
 	}
 }
 
 // checkSaved returns an error that says where the API's objects are saved, if
 // kedge does not save them.
-func checkSaved(cfg *config.Config) error {
-	if servers := cfg.Server.APIServerArg("etcd-servers"); servers != "" {
+func (c Choice) checkSaved() error {
+	if servers := c.Server.APIServerArg("etcd-servers"); servers != "" {
 		return fmt.Errorf("the API's objects are in etcd at %s, not in kedge's datastore: save them with `etcdctl snapshot save`, and restore them with `etcdutl snapshot restore`", servers)
 	}
-	if cfg.Server.Datastore.IsEtcd() {
+	if c.Server.Datastore.IsEtcd() {
 		return errors.New("the API's objects are in the etcd of datastore-endpoint, which kedge does not save: " +
 			"save them with `etcdctl snapshot save`, and restore them with `etcdutl snapshot restore`")
 	}
-	if cfg.Server.DisableEtcd {
+	if c.Server.DisableEtcd {
 		return errors.New("this server runs no etcd (disable-etcd), and the API's objects are in the etcd of other servers: run this command on one of those")
 	}
 	return nil
@@ -44,46 +43,47 @@ func checkSaved(cfg *config.Config) error {
 
 // stored returns the datastore to restore on a server that does not run. others
 // says what to do on the other servers after the restore. The store is nil if
-// kedge cannot restore this datastore.
-func stored(cfg *config.Config, dir datadir.Dir) (store datastore.Snapshotter, others string, err error) {
+// kedge cannot restore this datastore. node returns this server's node, which only etcd needs.
+func (c Choice) stored(node func() (host.Node, error)) (store datastore.Snapshotter, others string, err error) {
 	switch {
-	case cfg.Server.Datastore.Endpoint != "":
-		store, err := NewExternal(cfg.Server.Datastore)
+	case c.Server.Datastore.Endpoint != "":
+		store, err := NewExternal(c.Server.Datastore)
 		saved, _ := store.(datastore.Snapshotter)
 		return saved, "The other servers that use this database must not run yet: start them after this one.", err
-	case UsesEtcd(cfg, dir) && !KeepsSQLite(dir):
-		node, err := host.ResolveNode(cfg.Node, cfg.Cluster.PodCIDRs())
+	case c.UsesEtcd() && !KeepsSQLite(c.Dir):
+		node, err := node()
 		if err != nil {
 			return nil, "", err
 		}
-		member := etcd.New(etcd.Config{Dir: dir.Etcd(), Node: node.Name, Address: node.IPs[0].String(), Args: cfg.Server.EtcdArgs})
-		return member, joinAnew(cfg, dir, node), nil
+		member := etcd.New(etcd.Config{Dir: c.Dir.Etcd(), Node: node.Name, Address: node.IPs[0].String(), Args: c.Server.EtcdArgs})
+		return member, c.joinAnew(node), nil
 	}
-	return newSQLite(dir), "", nil
+	return newSQLite(c.Dir), "", nil
 }
 
 // Resume completes a restore that was interrupted.
-func Resume(ctx context.Context, cfg *config.Config, dir datadir.Dir) error {
-	store, _, err := stored(cfg, dir)
+func (c Choice) Resume(ctx context.Context, node host.Node) error {
+	store, _, err := c.stored(func() (host.Node, error) { return node, nil })
 	if err != nil {
 		return err
 	}
-	return snapshot.Resume(ctx, dir, store)
+	return snapshot.Resume(ctx, c.Dir, store)
 }
 
 // Restore replaces the stored objects of a server that does not run by those of a
 // snapshot. file is a file's path or the name of a snapshot.
 func Restore(ctx context.Context, cfg *config.Config, file string) (*snapshot.Restored, error) {
-	store, others, err := stored(cfg, datadir.Dir(cfg.DataDir))
+	c := Of(cfg)
+	store, others, err := c.stored(func() (host.Node, error) { return host.ResolveNode(cfg.Node, cfg.Cluster.PodCIDRs()) })
 	if err != nil {
 		return nil, err
 	}
-	saving := Snapshots(cfg, store)
+	saving := c.Snapshots(store)
 	saving.Others = others
-	return snapshot.Restore(ctx, saving, file, cfg.Token)
+	return snapshot.Restore(ctx, saving, file, c.Token)
 }
 
 // ListSnapshots lists the snapshots of a server that does not run.
 func ListSnapshots(ctx context.Context, cfg *config.Config) ([]snapshot.File, error) {
-	return snapshot.List(ctx, Snapshots(cfg, nil))
+	return snapshot.List(ctx, Of(cfg).Snapshots(nil))
 }

@@ -31,14 +31,15 @@ func TestStored(t *testing.T) {
 			if test.change != nil {
 				test.change(cfg)
 			}
-			store, others, err := stored(cfg, datadir.Dir(t.TempDir()))
+			cfg.DataDir = t.TempDir()
+			store, others, err := Of(cfg).stored(nil)
 			if err != nil {
 				t.Fatal(err)
 			}
 			if store != nil && store.Kind() != test.kind || store == nil && test.kind != "" {
 				t.Errorf("the datastore is %v", store)
 			}
-			elsewhere := checkSaved(cfg)
+			elsewhere := Of(cfg).checkSaved()
 			if store != nil && !strings.Contains(others, test.others) || (elsewhere == nil) != (test.elsewhere == "") {
 				t.Errorf("others: %q, elsewhere: %v", others, elsewhere)
 			}
@@ -53,7 +54,8 @@ func TestStored(t *testing.T) {
 // still counts as one with etcd, so that the restore is completed.
 func TestInterruptedRestoreOfEtcd(t *testing.T) {
 	cfg, dir := config.Default(), datadir.Dir(t.TempDir())
-	if UsesEtcd(cfg, dir) {
+	cfg.DataDir = string(dir)
+	if Of(cfg).UsesEtcd() {
 		t.Error("uses etcd before there is any")
 	}
 	log := filepath.Join(etcd.Prepared(dir.Restoring()), "member", "wal", "0.wal")
@@ -63,7 +65,7 @@ func TestInterruptedRestoreOfEtcd(t *testing.T) {
 	if err := os.WriteFile(log, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if !UsesEtcd(cfg, dir) {
+	if !Of(cfg).UsesEtcd() {
 		t.Error("forgets etcd")
 	}
 }

@@ -14,8 +14,8 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/host"
 )
 
-// TestResolveNode resolves the node of several servers on a host without a network.
-func TestResolveNode(t *testing.T) {
+// TestResolve resolves the node of several servers on a host without a network.
+func TestResolve(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root can make a host without a network")
 	}
@@ -46,8 +46,8 @@ func TestResolveNode(t *testing.T) {
 					results <- result{err: err}
 					return
 				}
-				node, err := ResolveNode(c)
-				results <- result{node, err}
+				resolved, err := Resolve(c)
+				results <- result{resolved.node, err}
 			}()
 			got := <-results
 			if test.works && (got.err != nil || got.node.Name != "edge" || !slices.Equal(got.node.IPs, []netip.Addr{netip.MustParseAddr("127.0.0.1")})) {
