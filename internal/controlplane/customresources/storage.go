@@ -56,7 +56,6 @@ func (o *restOptions) GetRESTOptions(resource schema.GroupResource, example runt
 		made, destroy, err := decorate(config, prefix, key, newObject, newList, attributes, triggers, indexers)
 		if err == nil {
 			destroy = o.backend.keepStore(destroy)
-			go o.backend.scales.forget() // as soon as the handler has made the kind
 		}
 		return made, destroy, err
 	}
@@ -69,13 +68,13 @@ type store struct{ destroy factory.DestroyFunc }
 // keepStore lets close destroy storage, until somebody else does.
 func (b *backend) keepStore(destroy factory.DestroyFunc) factory.DestroyFunc {
 	s := &store{destroy: destroy}
-	b.mu.Lock()
-	defer b.mu.Unlock()
+	b.storing.Lock()
+	defer b.storing.Unlock()
 	b.stores[s] = true
 	return func() {
-		b.mu.Lock()
+		b.storing.Lock()
 		delete(b.stores, s)
-		b.mu.Unlock()
+		b.storing.Unlock()
 		s.destroy()
 	}
 }

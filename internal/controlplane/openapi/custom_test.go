@@ -8,7 +8,6 @@ import (
 	"maps"
 	"net/http"
 	"os"
-	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -19,7 +18,6 @@ import (
 	"k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset/fake"
 	"k8s.io/apiextensions-apiserver/pkg/client/informers/externalversions"
 	"k8s.io/apiextensions-apiserver/pkg/controller/openapi"
-	"k8s.io/apiextensions-apiserver/pkg/controller/openapi/builder"
 	"k8s.io/apiextensions-apiserver/pkg/controller/openapiv3"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -283,32 +281,4 @@ func TestIdle(t *testing.T) {
 		}
 		c.versions.versions[birds].document.drop()
 	})
-}
-
-// TestTrimBuilder wants upstream's builder to make the same documents with less.
-func TestTrimBuilder(t *testing.T) {
-	sparrow := readDefinitions(t)[0]
-	build := func() []any {
-		v2, err := builder.BuildOpenAPIV2(sparrow, "v1", builder.Options{V2: true})
-		if err != nil {
-			t.Fatal(err)
-		}
-		v3, err := builder.BuildOpenAPIV3(sparrow, "v1", builder.Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return []any{v2, v3}
-	}
-	want := build()
-	for range 2 {
-		if err := trimBuilder(); err != nil {
-			t.Fatal(err)
-		}
-		if len(builderDefinitions) != 1 || len(builderDefinitionsV3) != 1 {
-			t.Errorf("the builder still has %d and %d definitions", len(builderDefinitions), len(builderDefinitionsV3))
-		}
-		if got := build(); !reflect.DeepEqual(got, want) {
-			t.Error("other documents than before")
-		}
-	}
 }

@@ -41,9 +41,6 @@ type Documents struct {
 //
 //upstream:relies-on k8s.io/apiextensions-apiserver/pkg/apiserver/apiserver.go completedConfig.New
 func (d *Documents) Install(core, extensions Server, informer informers.CustomResourceDefinitionInformer, gates featuregate.MutableFeatureGate) error {
-	if err := trimBuilder(); err != nil {
-		return err
-	}
 	d.servers = []*server{newServer(core), newServer(extensions)}
 	origin := origin(core.V3, gates)
 	if err := d.custom.watch(informer, origin); err != nil {
