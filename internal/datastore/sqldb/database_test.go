@@ -121,16 +121,23 @@ func TestRequests(t *testing.T) {
 		if _, err := r.local.Kubernetes.OptimisticPut(t.Context(), prefix+"event", nil, 0, kubernetes.PutOptions{LeaseID: lease.ID}); err != nil {
 			t.Fatal(err)
 		}
-		for {
-			got, err := r.local.Kubernetes.Get(t.Context(), prefix+"event", kubernetes.GetOptions{})
+		ctx := soon(t)
+		for there := true; there; {
+			got, err := r.local.Kubernetes.Get(ctx, prefix+"event", kubernetes.GetOptions{})
 			if err != nil {
-				t.Fatal(err)
+				t.Fatalf("waiting for the end of the event: %v", err)
 			}
-			if got.KV == nil {
-				break
-			}
+			there = got.KV != nil
 		}
 	})
+}
+
+// soon returns a context that ends when what is waited for should have come.
+func soon(t *testing.T) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	t.Cleanup(cancel)
+	return ctx
 }
 
 // Several servers write at the same time. A client that lists and then watches,
@@ -301,21 +308,28 @@ func TestDatabaseGoesAway(t *testing.T) {
 			t.Errorf("without a database: got fault %q, want that it cannot be reached", fault)
 		}
 		i.start()
-		for {
-			response, err := r.local.Kubernetes.OptimisticPut(t.Context(), prefix+"c", nil, 0, kubernetes.PutOptions{})
-			if err == nil && response.Succeeded {
-				break
+		ctx := soon(t)
+		for written := false; !written; {
+			response, err := r.local.Kubernetes.OptimisticPut(ctx, prefix+"c", nil, 0, kubernetes.PutOptions{})
+			if ctx.Err() != nil {
+				t.Fatalf("write after the database is back: %v", err)
 			}
+			written = err == nil && response.Succeeded
 		}
 		if fault := r.Health(t.Context()).Fault; fault != "" {
 			t.Errorf("got fault %q, want none after the database is back", fault)
 		}
-		for response := range watch {
-			if len(response.Events) > 0 {
-				if key := string(response.Events[0].Kv.Key); key != prefix+"c" {
-					t.Errorf("event of %s", key)
+		for heard := false; !heard; {
+			select {
+			case response, open := <-watch:
+				if !open {
+					t.Fatal("the watch has ended")
 				}
-				break
+				if heard = len(response.Events) > 0; heard && string(response.Events[0].Kv.Key) != prefix+"c" {
+					t.Errorf("event of %s", response.Events[0].Kv.Key)
+				}
+			case <-ctx.Done():
+				t.Fatal("the watch has no event of what was written after the database is back")
 			}
 		}
 		if list, err := r.local.Kubernetes.List(t.Context(), prefix, kubernetes.ListOptions{}); err != nil || len(list.Kvs) != 2 {

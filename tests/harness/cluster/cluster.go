@@ -159,11 +159,18 @@ func (c *Cluster) Kubectl(args ...string) string {
 // Apply creates or changes the objects of a YAML text.
 func (c *Cluster) Apply(text string) {
 	c.Helper()
-	// Just after the start the pods' service account may not exist yet.
-	c.Eventually("objects to be applied", func() error {
-		_, err := c.TryKubectl(text, "apply", "-f", "-")
-		return err
-	})
+	_, err := c.TryKubectl(text, "apply", "-f", "-")
+	// A controller makes the pods' service account just after the start.
+	if err != nil && strings.Contains(err.Error(), "error looking up service account") {
+		c.Eventually("objects to be applied", func() error {
+			_, err := c.TryKubectl(text, "apply", "-f", "-")
+			return err
+		})
+		return
+	}
+	if err != nil {
+		c.Fatal(err)
+	}
 }
 
 // RunDeployment runs two pods that sleep, and waits until they are ready.
