@@ -137,7 +137,7 @@ func (o *objects) look(ctx context.Context, key string, text []byte, revision in
 		f.name, f.reason = key, "it is k3s's copy of the authorities and keys, which kedge has in files"
 		return nil
 	case !strings.HasPrefix(key, registry):
-		f.name, f.reason = key, "it is no object of the API, and only k3s knows it"
+		f.name, f.reason = key, "it is not an object of the API, and only k3s knows it"
 		return nil
 	}
 	plain, err := o.plain(ctx, key, text)

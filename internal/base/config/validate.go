@@ -223,7 +223,7 @@ func (v *validator) snapshots(s *Snapshots) {
 	}
 	v.oneOf("s3-bucket-lookup-type", bucket.BucketLookupType, bucketLookupTypes)
 	if u, err := url.Parse(bucket.Proxy); bucket.Proxy != "" && (err != nil || u.Hostname() == "" || !slices.Contains([]string{"http", "https", "socks5"}, u.Scheme)) {
-		v.fault("s3-proxy", "is no address of a proxy: use http://HOST:PORT")
+		v.fault("s3-proxy", "is not the address of a proxy: use http://HOST:PORT")
 	}
 	if timeout, err := time.ParseDuration(bucket.Timeout); err != nil || timeout <= 0 {
 		v.fault("s3-timeout", "invalid duration %q: use one such as 30m", bucket.Timeout)

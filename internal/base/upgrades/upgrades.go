@@ -58,7 +58,7 @@ func (o *Order) Check() error {
 	case o.ID == "" || len(o.ID) > 256:
 		return errors.New("an order has no ID, or a long one")
 	case !IsVersion(o.Version):
-		return fmt.Errorf("%q is no version of kedge", o.Version)
+		return fmt.Errorf("%q is not a version of kedge", o.Version)
 	case !IsDigest(o.SHA256):
 		return fmt.Errorf("%q is no SHA-256 digest", o.SHA256)
 	case o.Size <= 0 || o.Size > MaxSize:

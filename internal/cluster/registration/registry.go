@@ -174,9 +174,9 @@ func (r *Registry) secretIs(ctx context.Context, object any) {
 	_, exists := r.addresses[registration.Node]
 	switch {
 	case exists && !registration.Registered, !exists && registration.Registered:
-		r.settle(ctx, registration.Node, 0)
+		r.settleLocked(ctx, registration.Node, 0)
 	case !registration.Registered:
-		r.settle(ctx, registration.Node, Patience-time.Since(registration.Joined))
+		r.settleLocked(ctx, registration.Node, Patience-time.Since(registration.Joined))
 	}
 	go r.ended(registration.Node)
 }
@@ -207,7 +207,7 @@ func (r *Registry) nodeIs(ctx context.Context, object any) {
 	defer r.mu.Unlock()
 	r.addresses[node.Name] = addresses
 	if registration, ok := r.registrations[node.Name]; ok && (!registration.Registered || node.Annotations[NodeAnnotation] != registration.mark()) {
-		r.settle(ctx, node.Name, 0)
+		r.settleLocked(ctx, node.Name, 0)
 	}
 }
 
@@ -215,7 +215,7 @@ func (r *Registry) nodeGone(ctx context.Context, name string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.addresses, name)
-	r.settle(ctx, name, 0)
+	r.settleLocked(ctx, name, 0)
 }
 
 // mark returns the value that NodeAnnotation should have.
@@ -229,9 +229,9 @@ func (r *Registration) mark() string {
 	return r.UID
 }
 
-// settle compares a registration with its Node after a while. After a failure it does so again, and
-// waits twice as long each time. The caller holds mu.
-func (r *Registry) settle(ctx context.Context, node string, after time.Duration) {
+// settleLocked compares a registration with its Node after a while. After a failure it does so again, and
+// waits twice as long each time.
+func (r *Registry) settleLocked(ctx context.Context, node string, after time.Duration) {
 	if timer := r.settling[node]; timer != nil {
 		timer.Stop()
 	}
@@ -243,7 +243,7 @@ func (r *Registry) settle(ctx context.Context, node string, after time.Duration)
 		r.log.WithError(err).Debugf("cannot look after the registration of node %s", node)
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		r.settle(ctx, node, min(2*max(after, loop.FirstWait), loop.LastWait))
+		r.settleLocked(ctx, node, min(2*max(after, loop.FirstWait), loop.LastWait))
 	})
 }
 

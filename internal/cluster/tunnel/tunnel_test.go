@@ -99,7 +99,7 @@ func (a *authority) nodeName(r *http.Request) (string, error) {
 	}
 	node, ok := strings.CutPrefix(leaf.Subject.CommonName, "system:node:")
 	if !ok {
-		return "", fmt.Errorf("%s is no node", leaf.Subject.CommonName)
+		return "", fmt.Errorf("%s is not a node", leaf.Subject.CommonName)
 	}
 	return node, nil
 }

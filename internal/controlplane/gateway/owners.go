@@ -75,7 +75,7 @@ func (c *compiled) hostFaults() []fault {
 	var faults []fault
 	for _, claim := range c.wrongHosts {
 		faults = append(faults, fault{claim.Object, reasonNoHost, fmt.Sprintf(
-			"%q in the annotation %s is no host name, and is ignored. Write names such as www.example.com or *.example.com, separated by commas",
+			"%q in the annotation %s is not a host name, and is ignored. Write names such as www.example.com or *.example.com, separated by commas",
 			claim.Host, gateways.HostsAnnotation)})
 	}
 	for _, conflict := range c.owners.Conflicts() {

@@ -310,7 +310,7 @@ func (w *world) start(s *upgrades.PlanStatus) (why, fault string) {
 	}
 	for _, b := range w.bares {
 		if b.version == "" {
-			return fmt.Sprintf("the server at %s, which is no node, does not tell its version", b.address), ""
+			return fmt.Sprintf("the server at %s, which is not a node, does not tell its version", b.address), ""
 		}
 	}
 	pending := w.inOrder(in(s, upgrades.NodePending))

@@ -69,7 +69,7 @@ func forbids(target string, chosen, all []*node, bares []bare) (reasons []string
 			say("the server at %s reports the version %q, which cannot be read: %v", b.address, b.version, err)
 			continue
 		}
-		reasons = append(reasons, left("the server at "+b.address+" that is no node", b.version, "upgrade it with install.sh first", from, to, servers, agents)...)
+		reasons = append(reasons, left("the server at "+b.address+" that is not a node", b.version, "upgrade it with install.sh first", from, to, servers, agents)...)
 	}
 	return reasons
 }

@@ -32,7 +32,7 @@ func TestForbids(t *testing.T) {
 		"no version":                      {"v1.38.0", "*s:server:v1.37.2 *a:agent:unknown", nil, []string{`node a reports the version "unknown"`}},
 		"a number that is too large":      {"v1.99999.0", "*s:server:v1.37.2", nil, []string{"cannot be read"}},
 		"no target":                       {"new", "*s:server:v1.37.2", nil, []string{`the version "new" cannot be read`}},
-		"a server that is no node":        {"v1.38.0", "*a:agent:v1.37.2", []bare{{"192.0.2.1:6443", "v1.37.2"}}, []string{"agents would be newer than the server at 192.0.2.1:6443 that is no node, which runs v1.37.2: upgrade it with install.sh first"}},
+		"a server that is no node":        {"v1.38.0", "*a:agent:v1.37.2", []bare{{"192.0.2.1:6443", "v1.37.2"}}, []string{"agents would be newer than the server at 192.0.2.1:6443 that is not a node, which runs v1.37.2: upgrade it with install.sh first"}},
 		"one that is upgraded":            {"v1.38.0", "*a:agent:v1.37.2", []bare{{"192.0.2.1:6443", "v1.38.0"}}, nil},
 		"one that does not answer":        {"v1.38.0", "*a:agent:v1.37.2", []bare{{"192.0.2.1:6443", ""}}, nil},
 		"one whose version is none":       {"v1.38.0", "*a:agent:v1.37.2", []bare{{"192.0.2.1:6443", "?"}}, []string{"192.0.2.1:6443"}},

@@ -63,7 +63,7 @@ func clock(text string, otherwise int) (int, error) {
 	}
 	t, err := time.Parse("15:04", text)
 	if err != nil {
-		return 0, fmt.Errorf("%q is no time: write it as 22:30", text)
+		return 0, fmt.Errorf("%q is not a time: write it as 22:30", text)
 	}
 	return t.Hour()*60 + t.Minute(), nil
 }
@@ -73,7 +73,7 @@ func weekdays(names []string) (days []time.Weekday, err error) {
 	for _, name := range names {
 		day := slices.IndexFunc(week, func(day string) bool { return len(name) >= 2 && strings.HasPrefix(day, strings.ToLower(name)) })
 		if day < 0 {
-			return nil, fmt.Errorf("%q is no day: use some of %s", name, strings.Join(week, ", "))
+			return nil, fmt.Errorf("%q is not a day: use some of %s", name, strings.Join(week, ", "))
 		}
 		days = append(days, time.Weekday(day))
 	}

@@ -66,10 +66,10 @@ func TestWindow(t *testing.T) {
 func TestWindowFaults(t *testing.T) {
 	for want, window := range map[string]*upgrades.Window{
 		"spec.window.timeZone":              {TimeZone: "Mars/Olympus"},
-		`"25:00" is no time: write it`:      {StartTime: "25:00"},
+		`"25:00" is not a time: write it`:      {StartTime: "25:00"},
 		"spec.window.endTime":               {EndTime: "noon"},
-		`"m" is no day: use some of sunday`: {Days: []string{"m"}},
-		`"mondays" is no day`:               {Days: []string{"mondays"}},
+		`"m" is not a day: use some of sunday`: {Days: []string{"m"}},
+		`"mondays" is not a day`:               {Days: []string{"mondays"}},
 	} {
 		if _, _, err := opens(window, time.Now()); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want %q", err, want)

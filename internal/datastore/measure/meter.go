@@ -57,7 +57,7 @@ func NewMeter(log *logrus.Entry, hint string) *Meter {
 func (m *Meter) Committed(took time.Duration) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.mark()
+	m.markLocked()
 	m.commits.Add(took)
 }
 
@@ -67,12 +67,12 @@ func (m *Meter) Committed(took time.Duration) {
 func (m *Meter) Commits(all datastore.Histogram) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.mark()
+	m.markLocked()
 	m.commits = all
 }
 
-// mark remembers the commits up to now. The caller holds the lock.
-func (m *Meter) mark() {
+// markLocked remembers the commits up to now.
+func (m *Meter) markLocked() {
 	now := m.now()
 	if n := len(m.marks); n == 0 || now.Sub(m.marks[n-1].at) >= interval {
 		m.marks = append(m.marks, mark{now, m.commits})
@@ -97,7 +97,7 @@ func (m *Meter) Done(operation, key string, began time.Time) {
 	if !m.said.IsZero() && now.Sub(m.said) < repeatLog {
 		return
 	}
-	commits := m.recent()
+	commits := m.recentLocked()
 	m.log.Warnf("The datastore is slow: %s took %s; %d operations took more than %s since the last such message. "+
 		"Of the %d commits in the last minutes, half took less than %s and one in a hundred took more than %s. %s",
 		m.slow.Last, took.Round(time.Millisecond), m.slow.Count-m.saidCount, slow,
@@ -105,9 +105,9 @@ func (m *Meter) Done(operation, key string, began time.Time) {
 	m.said, m.saidCount = now, m.slow.Count
 }
 
-// recent summarizes the commits of the last minutes. The caller holds the lock.
-func (m *Meter) recent() *datastore.Latency {
-	m.mark()
+// recentLocked summarizes the commits of the last minutes.
+func (m *Meter) recentLocked() *datastore.Latency {
+	m.markLocked()
 	return m.commits.Sub(m.marks[0].commits).Latency()
 }
 
@@ -116,5 +116,5 @@ func (m *Meter) Add(stats *datastore.Stats) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	commits, slow := m.commits, m.slow
-	stats.Commits, stats.Recent, stats.Slow = &commits, m.recent(), &slow
+	stats.Commits, stats.Recent, stats.Slow = &commits, m.recentLocked(), &slow
 }

@@ -93,7 +93,7 @@ func overlay(settings *config.S3, data map[string][]byte) (authority []byte, err
 		return nil, fmt.Errorf("etcd-s3-endpoint-ca-name is the ConfigMap %s, which kedge does not read: copy its certificates into the Secret, as the key s3-endpoint-ca", name)
 	}
 	if timeout, err := time.ParseDuration(settings.Timeout); settings.Timeout != "" && (err != nil || timeout <= 0) {
-		return nil, errors.New("s3-timeout is no duration such as 30m")
+		return nil, errors.New("s3-timeout is not a duration: write one such as 30m")
 	}
 	for key, target := range map[string]*bool{"s3-insecure": &settings.Insecure, "s3-skip-ssl-verify": &settings.SkipSSLVerify} {
 		if value := strings.TrimSpace(string(data[key])); value != "" {
@@ -104,7 +104,7 @@ func overlay(settings *config.S3, data map[string][]byte) (authority []byte, err
 	}
 	if value := strings.TrimSpace(string(data["s3-retention"])); value != "" {
 		if settings.Retention, err = strconv.Atoi(value); err != nil || settings.Retention < 0 {
-			return nil, errors.New("s3-retention is no number")
+			return nil, errors.New("s3-retention is not a number")
 		}
 	}
 	if len(bytes.TrimSpace(data["s3-endpoint-ca"])) == 0 {
@@ -144,7 +144,7 @@ func newBucket(settings config.S3, authority []byte) (*bucket, error) {
 		proxy, err := url.Parse(settings.Proxy)
 		if err != nil {
 			// The address may have a password.
-			return nil, errors.New("s3-proxy is no address of a proxy: use http://HOST:PORT")
+			return nil, errors.New("s3-proxy is not the address of a proxy: use http://HOST:PORT")
 		}
 		transport.Proxy = http.ProxyURL(proxy)
 	}

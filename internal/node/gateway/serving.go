@@ -75,7 +75,7 @@ func (s *serving) apply(update routing.Update) error {
 		if !wanted {
 			return nil
 		}
-		s.running = s.start()
+		s.running = s.startLocked()
 	} else if !wanted && s.idle == nil {
 		s.idle = time.AfterFunc(linger, s.endIdle)
 	}
@@ -85,8 +85,8 @@ func (s *serving) apply(update routing.Update) error {
 	return nil
 }
 
-// start runs the parts. The caller holds the lock.
-func (s *serving) start() *running {
+// startLocked runs the parts.
+func (s *serving) startLocked() *running {
 	// They outlive the context of the stream, and end by stop.
 	ctx, cancel := context.WithCancel(context.Background())
 	r := &running{cancel: cancel}
@@ -113,7 +113,7 @@ func (s *serving) endIdle() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.idle != nil && len(s.state.Sockets) == 0 {
-		s.end()
+		s.endLocked()
 	}
 }
 
@@ -121,12 +121,12 @@ func (s *serving) endIdle() {
 func (s *serving) stop() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.end()
+	s.endLocked()
 }
 
-// end ends the parts and waits for that, because new ones would have metrics of the same
-// names. The caller holds the lock.
-func (s *serving) end() {
+// endLocked ends the parts and waits for that, because new ones would have metrics of the same
+// names.
+func (s *serving) endLocked() {
 	if s.idle != nil {
 		s.idle.Stop()
 		s.idle = nil

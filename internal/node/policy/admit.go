@@ -61,7 +61,7 @@ func (p *Policy) Admit(ctx context.Context, sandbox netpolicy.Sandbox) error {
 		}
 	}
 	if p.told && p.listed {
-		return p.enforce(ctx, nil)
+		return p.enforceLocked(ctx, nil)
 	}
 	table, err := p.tableOrNew()
 	if err != nil {

@@ -379,7 +379,7 @@ func TestChanges(t *testing.T) {
 		changed := canonical(t)
 		w.policy.kernel = nil
 		w.policy.mu.Lock()
-		must(t, w.policy.enforce(t.Context(), nil))
+		must(t, w.policy.enforceLocked(t.Context(), nil))
 		w.policy.mu.Unlock()
 		if whole := canonical(t); changed != whole {
 			t.Fatalf("after change %d the table is\n%s\nwant\n%s\nafter %+v", i, changed, whole, update)

@@ -172,7 +172,7 @@ func (p *Policy) follow(ctx context.Context) {
 		if p.kernel != nil {
 			return loop.Next{}, nil
 		}
-		if err := p.enforce(ctx, nil); err != nil {
+		if err := p.enforceLocked(ctx, nil); err != nil {
 			return loop.Next{}, fmt.Errorf("cannot enforce NetworkPolicies: %w", err)
 		}
 		return loop.Next{}, nil
@@ -191,23 +191,23 @@ func (p *Policy) apply(ctx context.Context, update netpolicy.Update) error {
 	}
 	before := p.model.merge(update, used)
 	p.told = true
-	err := p.enforce(ctx, before)
+	err := p.enforceLocked(ctx, before)
 	p.news.Set(struct{}{})
 	return err
 }
 
 // enforceOrRepeat is enforce for callers that cannot fail.
 func (p *Policy) enforceOrRepeat(ctx context.Context) {
-	if err := p.enforce(ctx, nil); err != nil {
+	if err := p.enforceLocked(ctx, nil); err != nil {
 		p.log.Debugf("Cannot enforce NetworkPolicies, trying again at once: %v", err)
 		p.again.Notify()
 	}
 }
 
-// enforce brings the kernel up to date. before has, by group and address, the elements from
-// before the model changed. The caller holds the lock. If enforce fails, the kernel has what it
+// enforceLocked brings the kernel up to date. before has, by group and address, the elements from
+// before the model changed. If that fails, the kernel has what it
 // had before, and the next call writes everything.
-func (p *Policy) enforce(ctx context.Context, before changed) error {
+func (p *Policy) enforceLocked(ctx context.Context, before changed) error {
 	if !p.told || !p.listed {
 		return nil
 	}

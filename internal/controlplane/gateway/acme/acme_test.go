@@ -324,7 +324,7 @@ func TestAuthorities(t *testing.T) {
 					challenge["token"] = "../../admin"
 				}
 			}
-		}, "which is no token"},
+		}, "which is not a token"},
 		{"a certificate of yesterday", func(h *harness) { h.Life = -time.Minute }, "cannot be used"},
 		{"no ACME", func(h *harness) {
 			h.manager.cfg.Directory = h.URL("nothing")

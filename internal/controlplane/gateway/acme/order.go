@@ -175,7 +175,7 @@ func answerTo(client *acme.Client, challenge *acme.Challenge, host string) (Chal
 	}
 	token := challenge.Token
 	if token == "" || len(token) > maxToken || strings.ContainsFunc(token, isOther) {
-		return answer, fmt.Errorf("the authority sent %q, which is no token", clip(token))
+		return answer, fmt.Errorf("the authority sent %q, which is not a token", clip(token))
 	}
 	if challenge.Type == http01 {
 		text, err := client.HTTP01ChallengeResponse(token)

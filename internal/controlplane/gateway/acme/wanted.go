@@ -273,7 +273,7 @@ func checkHost(host string) error {
 			"Name each host, or use cert-manager for wildcards", cut(host, maxValue))
 	}
 	if faults := validation.IsDNS1123Subdomain(host); len(faults) > 0 || !strings.Contains(host, ".") {
-		return fmt.Errorf("%q is no full host name such as www.example.com", cut(host, maxValue))
+		return fmt.Errorf("%q is not a full host name: write one such as www.example.com", cut(host, maxValue))
 	}
 	return nil
 }

@@ -111,11 +111,11 @@ func (c *compiler) annotation(s *settings, e *entry, key, value string) (err err
 func parseSize(value string) (int64, error) {
 	quantity, err := resource.ParseQuantity(value)
 	if err != nil {
-		return 0, fmt.Errorf("%q is no quantity such as 10Mi", value)
+		return 0, fmt.Errorf("%q is not a quantity: write one such as 10Mi", value)
 	}
 	size, exact := quantity.AsInt64()
 	if !exact || size <= 0 {
-		return 0, fmt.Errorf("%q is no number of bytes above 0", value)
+		return 0, fmt.Errorf("%q is not a number of bytes above 0", value)
 	}
 	return size, nil
 }
@@ -124,7 +124,7 @@ func parseSize(value string) (int64, error) {
 func parseTimeout(value string) (time.Duration, error) {
 	timeout, err := time.ParseDuration(value)
 	if err != nil {
-		return 0, fmt.Errorf("%q is no duration such as 30s or 5m", value)
+		return 0, fmt.Errorf("%q is not a duration: write one such as 30s or 5m", value)
 	}
 	if timeout <= 0 || timeout > maxTimeout {
 		return 0, fmt.Errorf("%q is not between 0 and %s", value, maxTimeout)

@@ -79,7 +79,7 @@ func checkHash(hash string) error {
 	case strings.HasPrefix(hash, "$2"):
 		cost, err := bcrypt.Cost([]byte(hash))
 		if err != nil {
-			return errors.New("this is no hash of bcrypt")
+			return errors.New("this is not a hash of bcrypt")
 		}
 		if cost > maxCost {
 			return fmt.Errorf("the cost of bcrypt is %d, and may be %d at most: use `htpasswd -B -C 10`", cost, maxCost)

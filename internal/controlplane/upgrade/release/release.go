@@ -160,7 +160,7 @@ func (s *Source) Channel(ctx context.Context, address string) (string, error) {
 	line, _, _ := strings.Cut(string(text), "\n")
 	version := strings.TrimSpace(line)
 	if !upgrades.IsVersion(version) {
-		return "", fmt.Errorf("the first line of %s is %.70q, which is no version of kedge", shown(address), line)
+		return "", fmt.Errorf("the first line of %s is %.70q, which is not a version of kedge", shown(address), line)
 	}
 	return version, nil
 }

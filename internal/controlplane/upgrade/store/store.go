@@ -202,7 +202,7 @@ func (s *Store) Architecture(digest string) (string, error) {
 func ArchitectureOf(file io.ReaderAt) (string, error) {
 	read, err := elf.NewFile(file)
 	if err != nil {
-		return "", fmt.Errorf("it is no executable of Linux: %w", err)
+		return "", fmt.Errorf("it is not an executable of Linux: %w", err)
 	}
 	name, known := map[elf.Machine]string{elf.EM_X86_64: "amd64", elf.EM_AARCH64: "arm64", elf.EM_ARM: "arm"}[read.Machine]
 	if !known {

@@ -47,7 +47,7 @@ type Dialer struct {
 func (d *Dialer) Dial(ctx context.Context, network string, endpoint netip.AddrPort) (net.Conn, error) {
 	address := endpoint.Addr().Unmap()
 	if !routing.MayBeBackend(address) || contains(d.Services, address) {
-		return nil, fmt.Errorf("the gateway does not connect to %s, which is no address of a backend", endpoint)
+		return nil, fmt.Errorf("the gateway does not connect to %s, which is not the address of a backend", endpoint)
 	}
 	source := d.source(address)
 	if !source.IsValid() {

@@ -79,8 +79,8 @@ func (s *settings) trusts(client netip.Addr) bool {
 	return slices.ContainsFunc(s.trusted, func(p netip.Prefix) bool { return p.Contains(client) })
 }
 
-// compile returns the settings of all sockets of the state. It holds mu.
-func (s *Sockets) compile() map[key]*settings {
+// compileLocked returns the settings of all sockets of the state.
+func (s *Sockets) compileLocked() map[key]*settings {
 	state := s.state.Load()
 	c := &compiler{state: state, certificates: s.certificates, used: certificates{}, reported: map[string]bool{}}
 	c.report = func(format string, arguments ...any) {

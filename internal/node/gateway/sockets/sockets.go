@@ -167,7 +167,7 @@ func (s *Sockets) Set(state *routing.State) {
 		}
 		return
 	}
-	s.reconcile()
+	s.reconcileLocked()
 }
 
 // sameSettings tells whether two states differ only in their backends. An unchanged part of
@@ -188,7 +188,7 @@ func (s *Sockets) Run(ctx context.Context) {
 	}
 	for key, e := range s.open {
 		// A request that comes now cannot be told from one that comes too late.
-		s.close(key, e, 0)
+		s.closeLocked(key, e, 0)
 	}
 	s.mu.Unlock()
 	s.changed()
@@ -231,13 +231,13 @@ func (s *Sockets) changed() {
 	}
 }
 
-// reconcile opens and closes sockets so that those of the state are open. It holds mu.
-func (s *Sockets) reconcile() {
-	wanted := s.compile()
+// reconcileLocked opens and closes sockets so that those of the state are open.
+func (s *Sockets) reconcileLocked() {
+	wanted := s.compileLocked()
 	changed := false
 	for key, e := range s.open {
 		if wanted[key] == nil && e.leaving == nil {
-			s.leave(key, e)
+			s.leaveLocked(key, e)
 			changed = true
 		}
 	}
@@ -255,7 +255,7 @@ func (s *Sockets) reconcile() {
 			}
 			continue
 		}
-		opened, err := s.listen(key, settings)
+		opened, err := s.listenLocked(key, settings)
 		if err != nil {
 			failed[key] = err.Error()
 			if s.failed[key] != err.Error() {
@@ -288,7 +288,7 @@ func (s *Sockets) tryAgain() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.closed {
-		s.reconcile()
+		s.reconcileLocked()
 	}
 }
 
@@ -297,21 +297,21 @@ func (k key) compare(other key) int {
 	return cmp.Or(cmp.Compare(k.port, other.port), strings.Compare(string(k.transport), string(other.transport)))
 }
 
-// leave drains a socket that is no longer wanted, and ends it when Notice has passed, unless
-// it is wanted again. It holds mu.
-func (s *Sockets) leave(key key, e *entry) {
+// leaveLocked drains a socket that is no longer wanted, and ends it when Notice has passed, unless
+// it is wanted again.
+func (s *Sockets) leaveLocked(key key, e *entry) {
 	e.drain(true)
 	e.leaving = time.AfterFunc(s.cfg.Notice, func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		if s.open[key] == e && e.leaving != nil {
-			s.close(key, e, s.patience.grace)
+			s.closeLocked(key, e, s.patience.grace)
 		}
 	})
 }
 
-// close ends a socket in a goroutine of its own. It holds mu.
-func (s *Sockets) close(key key, e *entry, grace time.Duration) {
+// closeLocked ends a socket in a goroutine of its own.
+func (s *Sockets) closeLocked(key key, e *entry, grace time.Duration) {
 	if e.leaving != nil {
 		e.leaving.Stop()
 	}
@@ -334,8 +334,8 @@ func (s *Sockets) close(key key, e *entry, grace time.Duration) {
 	})
 }
 
-// ours tells whether a port belongs to a socket that is about to end. It holds mu.
-func (s *Sockets) ours(port string) bool {
+// oursLocked tells whether a port belongs to a socket that is about to end.
+func (s *Sockets) oursLocked(port string) bool {
 	for key := range s.open {
 		if key.String() == port {
 			return true

@@ -21,8 +21,8 @@ import (
 // acceptPause is how long a socket waits if the host has no room for one more connection.
 const acceptPause = 20 * time.Millisecond
 
-// listen opens a socket. The error says what to do. It holds mu.
-func (s *Sockets) listen(key key, settings *settings) (opened socket, err error) {
+// listenLocked opens a socket. The error says what to do.
+func (s *Sockets) listenLocked(key key, settings *settings) (opened socket, err error) {
 	address := ":" + strconv.Itoa(int(key.port))
 	switch {
 	case key.transport == routing.TCP:
@@ -35,7 +35,7 @@ func (s *Sockets) listen(key key, settings *settings) (opened socket, err error)
 		return nil, fmt.Errorf("open port %s for %s: the transport is neither tcp nor udp", key, settings.name)
 	}
 	switch {
-	case errors.Is(err, syscall.EADDRINUSE) && s.ours(key.String()):
+	case errors.Is(err, syscall.EADDRINUSE) && s.oursLocked(key.String()):
 		return nil, fmt.Errorf("open port %s for %s: connections of its former use have not ended yet. kedge tries again every %s", key, settings.name, retryInterval)
 	case errors.Is(err, syscall.EADDRINUSE):
 		taken := host.PortOwner(host.Port{Network: string(key.transport), Address: address})

@@ -136,7 +136,7 @@ func (u *udpSocket) session(client client) *session {
 		return nil
 	}
 	namespace := namespaceOf(backend)
-	if !u.room(client.from.Addr(), settings, namespace) {
+	if !u.roomLocked(client.from.Addr(), settings, namespace) {
 		u.full(settings.name)
 		return nil
 	}
@@ -161,9 +161,9 @@ func (u *udpSocket) session(client client) *session {
 	return made
 }
 
-// room counts a new session. If there are too many, the oldest one ends whose client has sent
-// only once: such sessions may be those of forged addresses. It holds mu.
-func (u *udpSocket) room(client netip.Addr, settings *settings, namespace string) bool {
+// roomLocked counts a new session. If there are too many, the oldest one ends whose client has sent
+// only once: such sessions may be those of forged addresses.
+func (u *udpSocket) roomLocked(client netip.Addr, settings *settings, namespace string) bool {
 	if u.take(client, settings, namespace) {
 		return true
 	}
@@ -171,7 +171,7 @@ func (u *udpSocket) room(client netip.Addr, settings *settings, namespace string
 	if oldest == nil {
 		return false
 	}
-	u.remove(oldest.Value.(*session))
+	u.removeLocked(oldest.Value.(*session))
 	return u.take(client, settings, namespace)
 }
 
@@ -236,11 +236,11 @@ func (u *udpSocket) relayOne(session *session, raw syscall.RawConn) error {
 func (u *udpSocket) drop(session *session) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	u.remove(session)
+	u.removeLocked(session)
 }
 
-// remove ends a session, unless it has ended already. It holds mu.
-func (u *udpSocket) remove(session *session) {
+// removeLocked ends a session, unless it has ended already.
+func (u *udpSocket) removeLocked(session *session) {
 	if u.sessions[session.client] != session {
 		return
 	}
@@ -266,7 +266,7 @@ func (u *udpSocket) expire() {
 			limit = u.patience.session
 		}
 		if now.Sub(time.Unix(0, session.last.Load())) > limit {
-			u.remove(session)
+			u.removeLocked(session)
 		}
 	}
 	if u.sweep = nil; len(u.sessions) == 0 {
@@ -295,7 +295,7 @@ func (u *udpSocket) set(settings *settings) {
 	defer u.mu.Unlock()
 	for _, session := range u.sessions {
 		if !wanted[session.endpoint] {
-			u.remove(session)
+			u.removeLocked(session)
 		}
 	}
 }
@@ -312,7 +312,7 @@ func (u *udpSocket) end(_, _ time.Duration) {
 		u.sweep.Stop()
 	}
 	for _, session := range u.sessions {
-		u.remove(session)
+		u.removeLocked(session)
 	}
 	u.mu.Unlock()
 	u.working.Wait()
