@@ -240,7 +240,7 @@ e2e: bin/kedge $(NEXT) $(BUILD)/busybox $(BUILD)/prometheus $(GOTEST) $(call old
 	@scripts/need.sh nftables
 	KEDGE_BINARY=$(CURDIR)/bin/kedge KEDGE_NEXT=$(CURDIR)/$(NEXT) \
 		KEDGE_OLDER=$(CURDIR)/$(call older,$(OLDER)) KEDGE_OLDEST=$(CURDIR)/$(call older,$(OLDEST)) \
-		$(GOTEST) -count=1 -timeout 60m -v ./tests/e2e/...
+		$(GOTEST) -count=1 -p 3 -timeout 60m -v ./tests/e2e/...
 
 # The tests make the files of the machines that they run, with the rules below.
 machines: bin/kedge $(BUILD)/busybox $(GOTEST) ## tests/machines: whole machines with systemd; RUN= is the name of one, SUITES= are tests to run there (root)

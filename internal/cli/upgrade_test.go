@@ -100,7 +100,7 @@ func TestResolveFile(t *testing.T) {
 	if err := os.WriteFile(path, []byte("kedge"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := resolve(t.Context(), upgrades.PlanSpec{File: path}); err == nil || !strings.Contains(err.Error(), "no executable of Linux") {
+	if _, _, err := resolve(t.Context(), upgrades.PlanSpec{File: path}); err == nil || !strings.Contains(err.Error(), "not an executable of Linux") {
 		t.Errorf("a text: %v", err)
 	}
 	if _, _, err := resolve(t.Context(), upgrades.PlanSpec{Version: "v1.37.2", Source: "http://192.0.2.1"}); err == nil || !strings.Contains(err.Error(), "anybody on the way") {

@@ -84,16 +84,8 @@ func (r *Registry) follow(ctx context.Context, client kubernetes.Interface, node
 	}
 	defer factory.Shutdown()
 	r.client = client
-	informer := factory.Core().V1().Nodes().Informer()
-	known, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc:    func(object any) { r.nodeIs(ctx, object) },
-		UpdateFunc: func(_, object any) { r.nodeIs(ctx, object) },
-		DeleteFunc: func(object any) {
-			if name, err := cache.DeletionHandlingMetaNamespaceKeyFunc(object); err == nil {
-				r.nodeGone(ctx, name)
-			}
-		},
-	})
+	// The Nodes are known before the registrations, or each registration would seem to have none.
+	known, err := factory.Core().V1().Nodes().Informer().AddEventHandler(r.nodeHandler(ctx))
 	if err != nil {
 		return fmt.Errorf("watch nodes: %w", err)
 	}
@@ -101,36 +93,19 @@ func (r *Registry) follow(ctx context.Context, client kubernetes.Interface, node
 	if !cache.WaitFor(ctx, "", known.HasSyncedChecker()) {
 		return nil
 	}
-	selected := func(options metav1.ListOptions) metav1.ListOptions {
-		options.FieldSelector = fields.OneTermEqualSelector("type", SecretType).String()
-		return options
-	}
-	secrets := client.CoreV1().Secrets(namespace)
-	_, controller := cache.NewInformerWithOptions(cache.InformerOptions{
-		ListerWatcher: cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
-			ListWithContextFunc: func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
-				return secrets.List(ctx, selected(options))
-			},
-			WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
-				return secrets.Watch(ctx, selected(options))
-			},
-		}, client),
-		ObjectType: &corev1.Secret{},
-		Transform:  withoutPassword,
-		Handler: cache.ResourceEventHandlerFuncs{
-			AddFunc:    func(object any) { r.secretIs(ctx, object) },
-			UpdateFunc: func(_, object any) { r.secretIs(ctx, object) },
-			DeleteFunc: r.secretGone,
-		},
-	})
+	secrets := registrationsOf(client)
 	if allowedSoon(r.log).Until(ctx, func(ctx context.Context) error {
-		if _, err := secrets.List(ctx, selected(metav1.ListOptions{Limit: 1})); apierrors.IsForbidden(err) {
+		if _, err := secrets.ListWithContext(ctx, metav1.ListOptions{Limit: 1}); apierrors.IsForbidden(err) {
 			return fmt.Errorf("list registrations: %w", err)
 		}
 		return nil // the informer says what else is wrong
 	}) != nil {
 		return nil
 	}
+	_, controller := cache.NewInformerWithOptions(cache.InformerOptions{
+		ListerWatcher: cache.ToListWatcherWithWatchListSemantics(secrets, client),
+		ObjectType:    &corev1.Secret{}, Transform: withoutPassword, Handler: r.secretHandler(ctx),
+	})
 	var following sync.WaitGroup
 	defer following.Wait()
 	ctx, cancel := context.WithCancel(ctx)
@@ -150,6 +125,45 @@ func (r *Registry) follow(ctx context.Context, client kubernetes.Interface, node
 		timer.Stop()
 	}
 	return nil
+}
+
+// nodeHandler takes in which Nodes there are.
+func (r *Registry) nodeHandler(ctx context.Context) cache.ResourceEventHandler {
+	return cache.ResourceEventHandlerFuncs{
+		AddFunc:    func(object any) { r.nodeIs(ctx, object) },
+		UpdateFunc: func(_, object any) { r.nodeIs(ctx, object) },
+		DeleteFunc: func(object any) {
+			if name, err := cache.DeletionHandlingMetaNamespaceKeyFunc(object); err == nil {
+				r.nodeGone(ctx, name)
+			}
+		},
+	}
+}
+
+// secretHandler takes in which registrations there are.
+func (r *Registry) secretHandler(ctx context.Context) cache.ResourceEventHandler {
+	return cache.ResourceEventHandlerFuncs{
+		AddFunc:    func(object any) { r.secretIs(ctx, object) },
+		UpdateFunc: func(_, object any) { r.secretIs(ctx, object) },
+		DeleteFunc: r.secretGone,
+	}
+}
+
+// registrationsOf lists and watches the Secrets that are registrations.
+func registrationsOf(client kubernetes.Interface) *cache.ListWatch {
+	secrets := client.CoreV1().Secrets(namespace)
+	selected := func(options metav1.ListOptions) metav1.ListOptions {
+		options.FieldSelector = fields.OneTermEqualSelector("type", SecretType).String()
+		return options
+	}
+	return &cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
+			return secrets.List(ctx, selected(options))
+		},
+		WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
+			return secrets.Watch(ctx, selected(options))
+		},
+	}
 }
 
 // withoutPassword is a cache.TransformFunc that drops the hash, which is read when a node

@@ -152,19 +152,9 @@ func (w *world) ofNodes(service *corev1.Service, o *outcome, claimed claims, loc
 		found.ask(node, claimed, local, o)
 	}
 	w.addressesFrom(found, o)
-	mend := "The Service gets no address of these nodes. Choose another port, or give the Service an address of a LoadBalancerPool"
-	if isFront(service) {
-		mend = "These nodes do not serve the port for Gateways and Ingresses. Free the port there"
-	}
-	reason := reasonConflict
-	if len(found.conflicts) == 0 {
-		reason = reasonInUse
-	}
-	taken := maps.Clone(found.conflicts)
-	maps.Copy(taken, found.inUse)
 	switch {
-	case len(taken) > 0:
-		o.fail(reason, "%s. %s", list(taken), mend)
+	case len(found.conflicts)+len(found.inUse) > 0:
+		found.failTaken(o)
 	case len(usable) == 0:
 		o.fail(reasonUnavailable, "There are no available nodes for LoadBalancer: no node is Ready and allowed by the labels of nodes and Service")
 	case len(o.addresses) == 0 && !o.waiting && local != nil:
@@ -172,6 +162,21 @@ func (w *world) ofNodes(service *corev1.Service, o *outcome, claimed claims, loc
 	case len(o.addresses) == 0 && !o.waiting:
 		o.fail(reasonUnavailable, "There are no available nodes for LoadBalancer: the nodes have no addresses of the families of the Service")
 	}
+}
+
+// failTaken says which ports are not free, and what to do.
+func (f *offer) failTaken(o *outcome) {
+	reason := reasonConflict
+	if len(f.conflicts) == 0 {
+		reason = reasonInUse
+	}
+	mend := "The Service gets no address of these nodes. Choose another port, or give the Service an address of a LoadBalancerPool"
+	if isFront(f.service) {
+		mend = "These nodes do not serve the port for Gateways and Ingresses. Free the port there"
+	}
+	taken := maps.Clone(f.conflicts)
+	maps.Copy(taken, f.inUse)
+	o.fail(reason, "%s. %s", list(taken), mend)
 }
 
 // portsFor returns the ports of a Service that nodes can serve at their addresses. A port in the

@@ -107,7 +107,7 @@ func TestFileOfPlan(t *testing.T) {
 		foreign[18] = 183
 	}
 	for content, want := range map[string]string{
-		"#!/bin/sh":     "no executable of Linux",
+		"#!/bin/sh":     "not an executable of Linux",
 		string(foreign): "so that it cannot ask it for its version",
 		string(self):    "it does not run here",
 	} {

@@ -65,9 +65,9 @@ func TestWindow(t *testing.T) {
 
 func TestWindowFaults(t *testing.T) {
 	for want, window := range map[string]*upgrades.Window{
-		"spec.window.timeZone":              {TimeZone: "Mars/Olympus"},
+		"spec.window.timeZone":                 {TimeZone: "Mars/Olympus"},
 		`"25:00" is not a time: write it`:      {StartTime: "25:00"},
-		"spec.window.endTime":               {EndTime: "noon"},
+		"spec.window.endTime":                  {EndTime: "noon"},
 		`"m" is not a day: use some of sunday`: {Days: []string{"m"}},
 		`"mondays" is not a day`:               {Days: []string{"mondays"}},
 	} {

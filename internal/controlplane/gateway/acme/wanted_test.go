@@ -68,7 +68,7 @@ func TestWanted(t *testing.T) {
 		{name: "one Secret for two objects", ingresses: []*netv1.Ingress{ingress("i", "tls", "b.example.com"), ingress("j", "tls", "a.example.com", "b.example.com")},
 			want: []string{"shop/tls [a.example.com b.example.com]"}},
 		{name: "wildcard", ingresses: []*netv1.Ingress{ingress("i", "tls", "*.example.com")}, refused: []string{"use cert-manager"}},
-		{name: "no full name", ingresses: []*netv1.Ingress{ingress("i", "tls", "localhost")}, refused: []string{"no full host name"}},
+		{name: "no full name", ingresses: []*netv1.Ingress{ingress("i", "tls", "localhost")}, refused: []string{"not a full host name"}},
 		{name: "too many hosts", ingresses: []*netv1.Ingress{ingress("i", "tls", many...)}, refused: []string{"use several Secrets"}},
 		{name: "bad address", ingresses: []*netv1.Ingress{annotate(ingress("i", "tls", "a.example.com"), AnnotationACME, "admin")}, refused: []string{"e-mail address"}},
 		{name: "bad authority", ingresses: []*netv1.Ingress{annotate(ingress("i", "tls", "a.example.com"), AnnotationServer, "http://example.com")}, refused: []string{"https://"}},

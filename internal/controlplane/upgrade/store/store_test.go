@@ -233,7 +233,7 @@ func TestArchitecture(t *testing.T) {
 	if _, err := ArchitectureOf(bytes.NewReader(self)); err == nil || !strings.Contains(err.Error(), "EM_RISCV") {
 		t.Errorf("another processor: %v", err)
 	}
-	if _, err := ArchitectureOf(strings.NewReader("#!/bin/sh")); err == nil || !strings.Contains(err.Error(), "no executable of Linux") {
+	if _, err := ArchitectureOf(strings.NewReader("#!/bin/sh")); err == nil || !strings.Contains(err.Error(), "not an executable of Linux") {
 		t.Errorf("a script: %v", err)
 	}
 }
