@@ -39,6 +39,9 @@ if [ "$architecture" != "$own" ]; then
 	fi
 fi
 
+# mmdebstrap mounts /proc and more into the system. Nobody else is to see these mounts.
+[ -n "${KEDGE_OWN_MOUNTS:-}${KEDGE_FOREIGN:-}" ] || KEDGE_OWN_MOUNTS=yes exec unshare --mount "$0" "$@"
+
 half=$out.half
 trap 'rm -rf "$half" "$half.img"' EXIT
 rm -rf "$half" "$half.img" "$out" "$out.img"

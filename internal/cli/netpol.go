@@ -9,7 +9,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	"github.com/kedge-dev/kedge/internal/controlplane/policy"
+	"github.com/kedge-dev/kedge/internal/controlplane/policycontrol"
 )
 
 func netpolCommand() *cli.Command {
@@ -42,7 +42,7 @@ func onePod(c *cli.Context) error {
 }
 
 func explainPolicies(c *cli.Context) error {
-	question := policy.Question{Namespace: c.String("namespace"), Pod: c.Args().First(), From: c.String("from"), To: c.String("to")}
+	question := policycontrol.Question{Namespace: c.String("namespace"), Pod: c.Args().First(), From: c.String("from"), To: c.String("to")}
 	if namespace, name, both := strings.Cut(question.Pod, "/"); both {
 		question.Namespace, question.Pod = namespace, name
 	}
@@ -55,7 +55,7 @@ func explainPolicies(c *cli.Context) error {
 			return fmt.Errorf("--port=%s needs a peer: give --from PEER or --to PEER", text)
 		}
 	}
-	answer, err := policy.AskExplain(c.Context, local(), question)
+	answer, err := policycontrol.AskExplain(c.Context, local(), question)
 	if err != nil {
 		return err
 	}
@@ -74,7 +74,7 @@ func parsePort(text string) (port uint16, protocol uint8, err error) {
 	return uint16(parsed), protocol, nil
 }
 
-func printExplanation(w io.Writer, e policy.Explanation) error {
+func printExplanation(w io.Writer, e policycontrol.Explanation) error {
 	var where []string
 	if e.Node != "" {
 		where = append(where, "on node "+e.Node)
@@ -109,7 +109,7 @@ func printExplanation(w io.Writer, e policy.Explanation) error {
 }
 
 // printSide prints a line for each rule. always is a peer that needs no rule.
-func printSide(w io.Writer, s *policy.Side, always string) error {
+func printSide(w io.Writer, s *policycontrol.Side, always string) error {
 	if len(s.Policies) == 0 {
 		_, err := fmt.Fprintln(w, "everybody: no policy isolates the pod in this direction")
 		return err
@@ -140,7 +140,7 @@ func listed(words []string) string {
 	return strings.Join(words, "; ")
 }
 
-func printVerdict(w io.Writer, v policy.Verdict) error {
+func printVerdict(w io.Writer, v policycontrol.Verdict) error {
 	verdict := "FORBIDDEN"
 	switch {
 	case v.Allowed && len(v.Ports) > 0:

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/kedge-dev/kedge/internal/controlplane/policy"
+	"github.com/kedge-dev/kedge/internal/controlplane/policycontrol"
 )
 
 func TestParsePort(t *testing.T) {
@@ -28,15 +28,15 @@ func TestParsePort(t *testing.T) {
 func TestPrintExplanation(t *testing.T) {
 	address := []netip.Addr{netip.MustParseAddr("10.42.0.5")}
 	for name, test := range map[string]struct {
-		answer policy.Explanation
+		answer policycontrol.Explanation
 		want   string
 	}{
-		"no peer": {policy.Explanation{Pod: "shop/web", Node: "pi", Addresses: address,
-			Ingress: &policy.Side{Policies: []string{"shop/a"}, Rules: []policy.Rule{
-				{RuleName: policy.RuleName{Policy: "shop/a", Number: 1}, Peers: []string{"pods with app=x in namespace shop", "10.0.0.0/8"}, Ports: []string{"TCP 80"}},
-				{RuleName: policy.RuleName{Policy: "shop/a", Number: 2}, Ports: []string{"all"}},
+		"no peer": {policycontrol.Explanation{Pod: "shop/web", Node: "pi", Addresses: address,
+			Ingress: &policycontrol.Side{Policies: []string{"shop/a"}, Rules: []policycontrol.Rule{
+				{RuleName: policycontrol.RuleName{Policy: "shop/a", Number: 1}, Peers: []string{"pods with app=x in namespace shop", "10.0.0.0/8"}, Ports: []string{"TCP 80"}},
+				{RuleName: policycontrol.RuleName{Policy: "shop/a", Number: 2}, Ports: []string{"all"}},
 			}},
-			Egress: &policy.Side{},
+			Egress: &policycontrol.Side{},
 		}, `pod shop/web: on node pi, 10.42.0.5
 
 WHO MAY TALK TO IT
@@ -49,11 +49,11 @@ shop/a        2      none                                            all
 TO WHOM IT MAY TALK
 everybody: no policy isolates the pod in this direction
 `},
-		"a note": {policy.Explanation{Pod: "shop/web", Node: "pi", Note: "this pod has ended"}, "pod shop/web: on node pi\nthis pod has ended\n"},
-		"verdicts": {policy.Explanation{Pod: "shop/web", Verdicts: []policy.Verdict{
-			{From: "10.0.0.1", To: "shop/web", Allowed: true, Ports: []string{"TCP 80"}, Steps: []policy.Step{{Pod: "shop/web", Direction: "ingress", Allowed: true, Why: "allowed by rule 1 of shop/a"}}},
-			{From: "shop/web", To: "10.0.0.1", Steps: []policy.Step{{Pod: "shop/web", Direction: "egress", Why: "isolated by shop/a, and none of the rules allows this"}}},
-			{From: "shop/web", To: "shop/db", Steps: []policy.Step{{Pod: "shop/web", Direction: "egress", Allowed: true, Why: "a"}, {Pod: "shop/db", Direction: "ingress", Allowed: true, Why: "b"}}},
+		"a note": {policycontrol.Explanation{Pod: "shop/web", Node: "pi", Note: "this pod has ended"}, "pod shop/web: on node pi\nthis pod has ended\n"},
+		"verdicts": {policycontrol.Explanation{Pod: "shop/web", Verdicts: []policycontrol.Verdict{
+			{From: "10.0.0.1", To: "shop/web", Allowed: true, Ports: []string{"TCP 80"}, Steps: []policycontrol.Step{{Pod: "shop/web", Direction: "ingress", Allowed: true, Why: "allowed by rule 1 of shop/a"}}},
+			{From: "shop/web", To: "10.0.0.1", Steps: []policycontrol.Step{{Pod: "shop/web", Direction: "egress", Why: "isolated by shop/a, and none of the rules allows this"}}},
+			{From: "shop/web", To: "shop/db", Steps: []policycontrol.Step{{Pod: "shop/web", Direction: "egress", Allowed: true, Why: "a"}, {Pod: "shop/db", Direction: "ingress", Allowed: true, Why: "b"}}},
 		}}, `pod shop/web: no address yet
 
 ALLOWED on TCP 80 only: from 10.0.0.1 to shop/web

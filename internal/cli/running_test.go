@@ -8,7 +8,7 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/localapi"
 	"github.com/kedge-dev/kedge/internal/cluster/renewal"
 	"github.com/kedge-dev/kedge/internal/controlplane/encryption"
-	"github.com/kedge-dev/kedge/internal/controlplane/policy"
+	"github.com/kedge-dev/kedge/internal/controlplane/policycontrol"
 	"github.com/kedge-dev/kedge/internal/datastore/snapshot"
 	"github.com/kedge-dev/kedge/internal/inspect/settings"
 	"github.com/kedge-dev/kedge/internal/inspect/status"
@@ -27,7 +27,7 @@ func TestEndpoints(t *testing.T) {
 		certificates.Routes(),
 		encryption.New(encryption.Config{}).Routes(),
 		snapshot.New(snapshot.Config{}).Routes(),
-		policy.New(policy.Config{}).Routes(),
+		policycontrol.New(policycontrol.Config{}).Routes(),
 	} {
 		for _, route := range routes {
 			answered = append(answered, route.Endpoint)

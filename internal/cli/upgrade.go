@@ -27,9 +27,9 @@ import (
 	"github.com/kedge-dev/kedge/internal/cluster/pki"
 	"github.com/kedge-dev/kedge/internal/cluster/servers"
 	"github.com/kedge-dev/kedge/internal/controlplane/election"
-	"github.com/kedge-dev/kedge/internal/controlplane/upgrade"
-	"github.com/kedge-dev/kedge/internal/controlplane/upgrade/release"
-	"github.com/kedge-dev/kedge/internal/controlplane/upgrade/store"
+	"github.com/kedge-dev/kedge/internal/controlplane/upgradecontrol"
+	"github.com/kedge-dev/kedge/internal/controlplane/upgradecontrol/release"
+	"github.com/kedge-dev/kedge/internal/controlplane/upgradecontrol/store"
 )
 
 const (
@@ -74,7 +74,7 @@ func upgradeCluster(c *cli.Context) error {
 	if err != nil {
 		return fmt.Errorf("make client: %w", err)
 	}
-	plans := upgrade.NewClient(custom)
+	plans := upgradecontrol.NewClient(custom)
 	if c.Bool(checkFlag) {
 		return checkUpgrade(c, api, cfg, plans, spec)
 	}
@@ -84,9 +84,9 @@ func upgradeCluster(c *cli.Context) error {
 	err = plans.Await(c.Context, func(line string) { fmt.Fprintln(c.App.Writer, line) })
 	switch {
 	case c.Context.Err() != nil:
-		return errors.New("the cluster goes on with the upgrade. Run the same command again to follow it, or `kedge kubectl get plan`. To stop it before the next node: `kedge kubectl delete plan " + upgrade.PlanName + "`")
-	case errors.Is(err, upgrade.ErrStopped):
-		return fmt.Errorf("%w.\nNodes that are not upgraded run what they ran before: see `kedge kubectl get plan %s -o yaml`. When the fault is mended, run the same command again", err, upgrade.PlanName)
+		return errors.New("the cluster goes on with the upgrade. Run the same command again to follow it, or `kedge kubectl get plan`. To stop it before the next node: `kedge kubectl delete plan " + upgradecontrol.PlanName + "`")
+	case errors.Is(err, upgradecontrol.ErrStopped):
+		return fmt.Errorf("%w.\nNodes that are not upgraded run what they ran before: see `kedge kubectl get plan %s -o yaml`. When the fault is mended, run the same command again", err, upgradecontrol.PlanName)
 	}
 	return err
 }
@@ -140,7 +140,7 @@ func digestOf(path string) (string, error) {
 }
 
 // checkUpgrade prints what a Plan would do. It fails if something forbids the Plan.
-func checkUpgrade(c *cli.Context, api kubernetes.Interface, cfg *rest.Config, plans upgrade.Client, spec upgrades.PlanSpec) error {
+func checkUpgrade(c *cli.Context, api kubernetes.Interface, cfg *rest.Config, plans upgradecontrol.Client, spec upgrades.PlanSpec) error {
 	version, lacks, err := resolve(c.Context, spec)
 	if err != nil {
 		return err
@@ -149,8 +149,8 @@ func checkUpgrade(c *cli.Context, api kubernetes.Interface, cfg *rest.Config, pl
 	if err != nil {
 		return err
 	}
-	plan := &upgrades.Plan{ObjectMeta: metav1.ObjectMeta{Name: upgrade.PlanName, CreationTimestamp: metav1.Now()}, Spec: spec}
-	forecast := upgrade.Foresee(c.Context, plan, version, cluster)
+	plan := &upgrades.Plan{ObjectMeta: metav1.ObjectMeta{Name: upgradecontrol.PlanName, CreationTimestamp: metav1.Now()}, Spec: spec}
+	forecast := upgradecontrol.Foresee(c.Context, plan, version, cluster)
 	for _, architecture := range forecast.Architectures {
 		if fault := lacks(architecture); fault != nil {
 			forecast.Forbidden = append(forecast.Forbidden, fault.Error())
@@ -207,8 +207,8 @@ func resolveFile(ctx context.Context, path string) (version string, lacks func(a
 }
 
 // lookAround returns the cluster as it is.
-func lookAround(ctx context.Context, api kubernetes.Interface, cfg *rest.Config, plans upgrade.Client) (upgrade.Cluster, error) {
-	var cluster upgrade.Cluster
+func lookAround(ctx context.Context, api kubernetes.Interface, cfg *rest.Config, plans upgradecontrol.Client) (upgradecontrol.Cluster, error) {
+	var cluster upgradecontrol.Cluster
 	nodes, err := api.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return cluster, fmt.Errorf("list nodes: %w", err)
@@ -239,7 +239,7 @@ func lookAround(ctx context.Context, api kubernetes.Interface, cfg *rest.Config,
 }
 
 // printForecast prints what a Plan would do. It returns an error if something forbids the Plan.
-func printForecast(w io.Writer, version string, f upgrade.Forecast) error {
+func printForecast(w io.Writer, version string, f upgradecontrol.Forecast) error {
 	if len(f.Done) > 0 {
 		fmt.Fprintf(w, "Already %s: %s\n", version, strings.Join(f.Done, ", "))
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/kedge-dev/kedge/internal/base/upgrades"
-	"github.com/kedge-dev/kedge/internal/controlplane/upgrade"
+	"github.com/kedge-dev/kedge/internal/controlplane/upgradecontrol"
 )
 
 // TestPlanOf reads flags.
@@ -59,7 +59,7 @@ func TestPlanOf(t *testing.T) {
 }
 
 func TestPrintForecast(t *testing.T) {
-	steps := [][]upgrade.Step{
+	steps := [][]upgradecontrol.Step{
 		{{Node: "s1", Role: "server", Version: "v1.37.2"}},
 		{{Node: "a", Role: "agent", Version: "v1.37.2"}, {Node: "b", Role: "agent", Version: "v1.36.9"}},
 	}
@@ -72,16 +72,16 @@ STEP   NODE   ROLE     VERSION
 
 `
 	for name, test := range map[string]struct {
-		forecast   upgrade.Forecast
+		forecast   upgradecontrol.Forecast
 		want, fail string
 	}{
-		"an upgrade": {upgrade.Forecast{Steps: steps, Done: []string{"s2", "s3"}},
+		"an upgrade": {upgradecontrol.Forecast{Steps: steps, Done: []string{"s2", "s3"}},
 			"Already v1.37.3: s2, s3\n" + table + "Nothing forbids the upgrade. To begin, run this command without --check.\n", ""},
-		"one that waits": {upgrade.Forecast{Steps: steps, Waits: "server s2 is not Ready"},
+		"one that waits": {upgradecontrol.Forecast{Steps: steps, Waits: "server s2 is not Ready"},
 			table + "It would wait: server s2 is not Ready.\nNothing forbids the upgrade. To begin, run this command without --check.\n", ""},
-		"a forbidden one": {upgrade.Forecast{Steps: steps, Forbidden: []string{"first", "second"}},
+		"a forbidden one": {upgradecontrol.Forecast{Steps: steps, Forbidden: []string{"first", "second"}},
 			table, "this forbids the upgrade:\n- first\n- second"},
-		"nothing to do": {upgrade.Forecast{Done: []string{"s1"}}, "Already v1.37.3: s1\nThere is nothing to do.\n", ""},
+		"nothing to do": {upgradecontrol.Forecast{Done: []string{"s1"}}, "Already v1.37.3: s1\nThere is nothing to do.\n", ""},
 	} {
 		var out bytes.Buffer
 		err := printForecast(&out, "v1.37.3", test.forecast)

@@ -15,7 +15,7 @@ import (
 	"github.com/kedge-dev/kedge/internal/controlplane/controllers"
 	"github.com/kedge-dev/kedge/internal/controlplane/election"
 	"github.com/kedge-dev/kedge/internal/controlplane/encryption"
-	"github.com/kedge-dev/kedge/internal/controlplane/loadbalancer"
+	"github.com/kedge-dev/kedge/internal/controlplane/loadbalancercontrol"
 	"github.com/kedge-dev/kedge/internal/controlplane/scheduler"
 	"github.com/kedge-dev/kedge/internal/controlplane/scrapetargets"
 	"github.com/kedge-dev/kedge/internal/controlplane/storage"
@@ -121,7 +121,7 @@ func (s *server) loadBalancer() component.Component {
 	if !s.cfg.Cluster.Has(config.ServiceLB) {
 		return nil
 	}
-	settings := loadbalancer.Config{
+	settings := loadbalancercontrol.Config{
 		Client:    s.as("system:kedge:loadbalancer-controller"),
 		Informers: s.api.Informers,
 		Cluster:   s.cfg.Cluster,
@@ -135,7 +135,7 @@ func (s *server) loadBalancer() component.Component {
 	if s.roles.node {
 		settings.Node = s.node.Name
 	}
-	return s.led("loadbalancer", loadbalancer.New(settings))
+	return s.led("loadbalancer", loadbalancercontrol.New(settings))
 }
 
 // manifests applies the user's files.

@@ -8,10 +8,10 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/config"
 	"github.com/kedge-dev/kedge/internal/base/gateways"
 	"github.com/kedge-dev/kedge/internal/base/metrics"
-	"github.com/kedge-dev/kedge/internal/controlplane/gateway"
-	"github.com/kedge-dev/kedge/internal/controlplane/gateway/acme"
-	"github.com/kedge-dev/kedge/internal/controlplane/gateway/endpoints"
-	"github.com/kedge-dev/kedge/internal/controlplane/gateway/front"
+	"github.com/kedge-dev/kedge/internal/controlplane/gatewaycontrol"
+	"github.com/kedge-dev/kedge/internal/controlplane/gatewaycontrol/acme"
+	"github.com/kedge-dev/kedge/internal/controlplane/gatewaycontrol/endpoints"
+	"github.com/kedge-dev/kedge/internal/controlplane/gatewaycontrol/front"
 )
 
 // newGateway makes the component that knows what Gateways and Ingresses mean for each node.
@@ -20,7 +20,7 @@ func (s *server) newGateway() {
 		return
 	}
 	settings := &s.cfg.Cluster.Gateway
-	s.gateway = gateway.New(gateway.Config{
+	s.gateway = gatewaycontrol.New(gatewaycontrol.Config{
 		Client:         s.as(gateways.ControllerUser),
 		Informers:      s.api.Informers,
 		Pools:          s.cfg.Cluster.Has(config.ServiceLB),
@@ -50,7 +50,7 @@ func (s *server) gatewayController() component.Component {
 	if s.gateway == nil {
 		return nil
 	}
-	return s.led("gateway", gateway.NewController(gateway.ControllerConfig{
+	return s.led("gateway", gatewaycontrol.NewController(gatewaycontrol.ControllerConfig{
 		Client:    s.as(gateways.ControllerUser),
 		Informers: s.api.Informers,
 		Compiler:  s.gateway,

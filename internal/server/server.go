@@ -24,10 +24,10 @@ import (
 	"github.com/kedge-dev/kedge/internal/cluster/supervisor"
 	"github.com/kedge-dev/kedge/internal/cluster/tunnel"
 	"github.com/kedge-dev/kedge/internal/controlplane/election"
-	"github.com/kedge-dev/kedge/internal/controlplane/gateway"
+	"github.com/kedge-dev/kedge/internal/controlplane/gatewaycontrol"
 	"github.com/kedge-dev/kedge/internal/controlplane/noderole"
-	"github.com/kedge-dev/kedge/internal/controlplane/policy"
-	"github.com/kedge-dev/kedge/internal/controlplane/upgrade"
+	"github.com/kedge-dev/kedge/internal/controlplane/policycontrol"
+	"github.com/kedge-dev/kedge/internal/controlplane/upgradecontrol"
 	"github.com/kedge-dev/kedge/internal/datastore/choice"
 	"github.com/kedge-dev/kedge/internal/node/csi"
 )
@@ -231,9 +231,9 @@ type server struct {
 	// policies and gateway are nil if this server runs no API server, or the cluster has
 	// NetworkPolicies, or the gateway, disabled. plans is nil if this server runs no API server.
 	// others is nil, too, if no other server can run one.
-	policies *policy.Compiler
-	gateway  *gateway.Compiler
-	plans    *upgrade.Plans
+	policies *policycontrol.Compiler
+	gateway  *gatewaycontrol.Compiler
+	plans    *upgradecontrol.Plans
 	others   *servers.Others
 	// told is what this server tells nodes, and gives to its own node.
 	told agent.Server

@@ -11,8 +11,8 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/component"
 	"github.com/kedge-dev/kedge/internal/base/upgrades"
 	"github.com/kedge-dev/kedge/internal/cluster/executables"
-	"github.com/kedge-dev/kedge/internal/controlplane/upgrade"
-	"github.com/kedge-dev/kedge/internal/controlplane/upgrade/store"
+	"github.com/kedge-dev/kedge/internal/controlplane/upgradecontrol"
+	"github.com/kedge-dev/kedge/internal/controlplane/upgradecontrol/store"
 )
 
 // newPlans makes the component that knows which kedge the nodes are to run.
@@ -20,7 +20,7 @@ func (s *server) newPlans() {
 	if !s.roles.api {
 		return
 	}
-	s.plans = upgrade.New(upgrade.Config{
+	s.plans = upgradecontrol.New(upgradecontrol.Config{
 		Client: s.as(upgrades.ControllerUser),
 		Store: store.New(store.Config{
 			Folder:  s.dir.Upgrade(),
@@ -33,7 +33,7 @@ func (s *server) newPlans() {
 
 // planController returns the controller of Plans, which s.plans knows.
 func (s *server) planController() component.Component {
-	settings := upgrade.ControllerConfig{
+	settings := upgradecontrol.ControllerConfig{
 		Client:    s.as(upgrades.ControllerUser),
 		Informers: s.api.Informers,
 		Plans:     s.plans,
@@ -42,7 +42,7 @@ func (s *server) planController() component.Component {
 	if s.roles.node {
 		settings.Node = s.node.Name
 	}
-	return s.led("upgrade", upgrade.NewController(settings))
+	return s.led("upgrade", upgradecontrol.NewController(settings))
 }
 
 // ownExecutable returns what gives this server's node an executable: from this server, or else

@@ -133,7 +133,11 @@ func install(t *testing.T, l *life) {
 	planned, plannedVersion := releases.Numbered(t, program, l.version, 2)
 	l.planned = plannedVersion
 	l.write(t, "/opt/planned", 0o755, planned)
-	l.write(t, "/opt/planned-broken", 0o755, releases.Script("v9.9.9+broken", "server) exit 3 ;;"))
+	broken, err := os.ReadFile(releases.Broken(t, "broken", l.goArchitecture(), plannedVersion))
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.write(t, "/opt/planned-broken", 0o755, broken)
 	l.writeRelease(t, "/opt/old", old)
 	l.writeRelease(t, "/opt/new", program)
 	l.writeRelease(t, "/opt/broken", releases.Script("v9.9.9+broken", "server) exit 3 ;;"))
@@ -323,7 +327,7 @@ func kill(t *testing.T, l *life) {
 func plan(t *testing.T, l *life) {
 	before := l.sh(t, "kedge --version")
 	output, err := l.try("timeout 800 kedge upgrade --file /opt/planned-broken")
-	if err == nil || !strings.Contains(output, "v9.9.9+broken") {
+	if err == nil || !strings.Contains(output, l.planned) {
 		t.Errorf("a broken version was not refused: %v\n%s", err, output)
 	}
 	l.ready(t)

@@ -1,5 +1,5 @@
 // Package netpolicy is what a server tells a node about NetworkPolicies. The server
-// (controlplane/policy) works out which connections the pods of a node may have. The node
+// (controlplane/policycontrol) works out which connections the pods of a node may have. The node
 // (node/policy) enforces it. So a node learns only what concerns its own pods.
 package netpolicy
 

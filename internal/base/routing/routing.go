@@ -1,5 +1,5 @@
 // Package routing is what a server tells a node about Gateways and Ingresses. The server
-// (controlplane/gateway) works out which connections and requests go where. The node
+// (controlplane/gatewaycontrol) works out which connections and requests go where. The node
 // (node/gateway) serves them. All names are chosen by the server: the node only compares
 // them.
 package routing

@@ -18,7 +18,7 @@ import (
 	gwv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"github.com/kedge-dev/kedge/internal/base/config"
-	"github.com/kedge-dev/kedge/internal/controlplane/gateway/front"
+	"github.com/kedge-dev/kedge/internal/controlplane/gatewaycontrol/front"
 )
 
 // clearGateway removes what the part gateway has left when it was disabled: the addresses in

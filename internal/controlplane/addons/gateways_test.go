@@ -16,7 +16,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 	gwv1 "sigs.k8s.io/gateway-api/apis/v1"
 
-	"github.com/kedge-dev/kedge/internal/controlplane/gateway/front"
+	"github.com/kedge-dev/kedge/internal/controlplane/gatewaycontrol/front"
 )
 
 // TestClearGateway has two fronts with their Ingresses and Gateways, and objects of others.

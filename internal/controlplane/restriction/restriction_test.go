@@ -29,7 +29,7 @@ import (
 
 	"github.com/kedge-dev/kedge/internal/base/localstorage"
 	"github.com/kedge-dev/kedge/internal/base/servicelb"
-	"github.com/kedge-dev/kedge/internal/controlplane/loadbalancer"
+	"github.com/kedge-dev/kedge/internal/controlplane/loadbalancercontrol"
 )
 
 var (
@@ -83,7 +83,7 @@ func (r request) run(t *testing.T, unenforced bool, objects ...runtime.Object) (
 	}}
 	p := &plugin{
 		cfg: Config{Unenforced: unenforced, VIP: netip.MustParseAddr("192.0.2.100"), Pods: []netip.Prefix{netip.MustParsePrefix("10.42.0.0/16"), netip.MustParsePrefix("fd00:42:1::/56")}}, client: fake.NewClientset(objects...), authorizer: rights{},
-		custom: dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), map[schema.GroupVersionResource]string{loadbalancer.PoolResource: "LoadBalancerPoolList"}, pool),
+		custom: dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), map[schema.GroupVersionResource]string{loadbalancercontrol.PoolResource: "LoadBalancerPoolList"}, pool),
 	}
 	if err := p.ValidateInitialization(); err != nil {
 		t.Fatal(err)

@@ -17,7 +17,7 @@ import (
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 
 	"github.com/kedge-dev/kedge/internal/base/servicelb"
-	"github.com/kedge-dev/kedge/internal/controlplane/loadbalancer"
+	"github.com/kedge-dev/kedge/internal/controlplane/loadbalancercontrol"
 )
 
 // checkService keeps a Service from taking an address that belongs to somebody else as its
@@ -114,7 +114,7 @@ func (p *plugin) checkOwners(ctx context.Context, a admission.Attributes, claime
 	if err != nil {
 		return err
 	}
-	poolOf := loadbalancer.PoolOf(pools)
+	poolOf := loadbalancercontrol.PoolOf(pools)
 	for _, address := range claimed {
 		owner := servicelb.Special(address)
 		if owner == "" {
@@ -171,7 +171,7 @@ func (p *plugin) hosts(ctx context.Context) (map[netip.Addr]string, error) {
 
 // pools returns the LoadBalancerPools. There are none if the cluster does not have the kind.
 func (p *plugin) pools(ctx context.Context) (pools []*unstructured.Unstructured, err error) {
-	list, err := p.custom.Resource(loadbalancer.PoolResource).List(ctx, metav1.ListOptions{})
+	list, err := p.custom.Resource(loadbalancercontrol.PoolResource).List(ctx, metav1.ListOptions{})
 	if err != nil && !apierrors.IsNotFound(err) {
 		return nil, fmt.Errorf("list LoadBalancerPools: %w", err)
 	}

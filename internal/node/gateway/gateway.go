@@ -2,7 +2,7 @@
 // open. A server tells it which sockets there are and what comes through them (package
 // routing). The component gives that to two parts that serve it: package sockets listens, and
 // package requests answers HTTP requests. The component also says on the Node which sockets
-// are open. The controller on a server (internal/controlplane/gateway) sends clients only to
+// are open. The controller on a server (internal/controlplane/gatewaycontrol) sends clients only to
 // nodes that say so. The agent package runs it on every node.
 //
 // As long as there is no Gateway and no Ingress, the component waits for a line of the stream

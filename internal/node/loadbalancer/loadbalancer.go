@@ -1,6 +1,6 @@
 // Package loadbalancer is a node's part in Services of type LoadBalancer: it tells servers
 // which ports of the node are free, and announces addresses of pools. The controller is
-// internal/controlplane/loadbalancer. The service proxy does the rest. The agent package
+// internal/controlplane/loadbalancercontrol. The service proxy does the rest. The agent package
 // runs it on every node.
 //
 // As long as no Service is of this type, the component only looks at each Service that

@@ -11,8 +11,8 @@ import (
 	"maps"
 	"math/rand/v2"
 	"os"
-	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -24,6 +24,7 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/upgrades"
 	"github.com/kedge-dev/kedge/tests/harness"
 	"github.com/kedge-dev/kedge/tests/harness/cluster"
+	"github.com/kedge-dev/kedge/tests/harness/releases"
 )
 
 const (
@@ -56,27 +57,6 @@ func digestOf(path string) (string, error) {
 	hash := sha256.New()
 	_, err = io.Copy(hash, file)
 	return hex.EncodeToString(hash.Sum(nil)), err
-}
-
-// newBroken builds an executable that says that it has a version, and does not work.
-func newBroken(t *testing.T, name, version string, flags ...string) executable {
-	t.Helper()
-	path := filepath.Join(t.TempDir(), name)
-	set := "-X main.version=" + version
-	for _, flag := range flags {
-		set += " -X main." + flag
-	}
-	repository, err := harness.Repository()
-	if err != nil {
-		t.Fatal(err)
-	}
-	build := exec.Command("go", "build", "-ldflags", set, "-o", path, "./tests/e2e/upgrade/broken")
-	build.Dir = repository
-	build.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-buildvcs=false -trimpath")
-	if output, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("build %s: %v\n%s", name, err, output)
-	}
-	return newExecutable(t, path)
 }
 
 // planned is a world whose nodes upgrade themselves.
@@ -226,8 +206,8 @@ func TestPlan(t *testing.T) {
 	}
 
 	for _, broken := range []executable{
-		newBroken(t, "ends", next.version),
-		newBroken(t, "waits", next.version, "waits=yes"),
+		newExecutable(t, releases.Broken(t, "ends", runtime.GOARCH, next.version)),
+		newExecutable(t, releases.Broken(t, "waits", runtime.GOARCH, next.version, "waits=yes")),
 	} {
 		t.Logf("an executable that %s", filepath.Base(broken.path))
 		output, err := p.upgrade(broken)

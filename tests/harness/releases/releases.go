@@ -86,6 +86,28 @@ func Numbered(t testing.TB, program []byte, version string, build int) (changed 
 	return bytes.ReplaceAll(program, []byte(version), []byte(as)), as
 }
 
+// Broken builds an executable that says that it has a version, and does not work, and returns its path.
+// flags set variables of it, such as waits=yes.
+func Broken(t testing.TB, name, architecture, version string, flags ...string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), name)
+	set := "-X main.version=" + version
+	for _, flag := range flags {
+		set += " -X main." + flag
+	}
+	repository, err := harness.Repository()
+	if err != nil {
+		t.Fatal(err)
+	}
+	build := exec.Command("go", "build", "-ldflags", set, "-o", path, "./tests/harness/releases/broken")
+	build.Dir = repository
+	build.Env = append(os.Environ(), "GOARCH="+architecture, "CGO_ENABLED=0", "GOFLAGS=-buildvcs=false -trimpath")
+	if output, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("build %s: %v\n%s", name, err, output)
+	}
+	return path
+}
+
 // Version returns the version of the kedge under test.
 func Version(t testing.TB) string {
 	t.Helper()

@@ -1,0 +1,179 @@
+package gatewaycontrol
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/sirupsen/logrus"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+	corelisters "k8s.io/client-go/listers/core/v1"
+	discoverylisters "k8s.io/client-go/listers/discovery/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/record"
+
+	"github.com/kedge-dev/kedge/internal/base/events"
+	"github.com/kedge-dev/kedge/internal/base/loop"
+	"github.com/kedge-dev/kedge/internal/base/objectcache"
+	"github.com/kedge-dev/kedge/internal/controlplane/gatewaycontrol/acme"
+	"github.com/kedge-dev/kedge/internal/controlplane/gatewaycontrol/front"
+)
+
+const controllerName = "gateway"
+
+// ControllerConfig is what a Controller needs.
+type ControllerConfig struct {
+	// Client calls as system:kedge:gateway-controller, until ctx ends.
+	Client func(ctx context.Context) *rest.Config
+	// Informers provide Services, EndpointSlices, nodes and pods.
+	Informers objectcache.Source
+	// Compiler is the one of this process.
+	Compiler *Compiler
+	// Owner returns the node that is registered with an address. A node chooses what its Node
+	// says of itself.
+	Owner func(netip.Addr) (node string, found bool)
+	// ACME says how certificates are got. The Controller sets API and Events.
+	ACME acme.Config
+}
+
+// Controller writes what follows from Gateways and Ingresses into the cluster. It implements
+// the election package's Loops.
+type Controller struct {
+	cfg  ControllerConfig
+	log  *logrus.Entry
+	dial func(*rest.Config) (kubernetes.Interface, dynamic.Interface, error) // another one in tests
+	// newIssuer makes an acme.Manager, and something else in tests.
+	newIssuer func(acme.Config) issuer
+}
+
+// NewController makes the controller.
+func NewController(cfg ControllerConfig) *Controller {
+	return &Controller{
+		cfg: cfg, log: logrus.WithField("component", controllerName), dial: dial,
+		newIssuer: func(cfg acme.Config) issuer { return acme.New(cfg) },
+	}
+}
+
+// dial makes clients for the kinds of Kubernetes and for custom ones.
+func dial(config *rest.Config) (kubernetes.Interface, dynamic.Interface, error) {
+	api, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return nil, nil, fmt.Errorf("make client: %w", err)
+	}
+	custom, err := dynamic.NewForConfig(config)
+	if err != nil {
+		return nil, nil, fmt.Errorf("make client of custom resources: %w", err)
+	}
+	return api, custom, nil
+}
+
+// Lead implements the election package's Loops. It is ready when it has read what it writes.
+func (c *Controller) Lead(ctx context.Context, ready func()) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	api, custom, err := c.dial(c.cfg.Client(ctx))
+	if err != nil {
+		return err
+	}
+	base, own, err := newStage(ctx, c.cfg.Informers)
+	if err != nil {
+		return err
+	}
+	defer base.stop()
+	core, discovery := base.factory.Core().V1(), base.factory.Discovery().V1()
+	t := &term{
+		ControllerConfig: c.cfg, log: c.log, api: api, custom: custom, newIssuer: c.newIssuer,
+		events:  sync.OnceValue(func() record.EventRecorder { return events.NewRecorder(ctx, api, "kedge-gateway", "") }),
+		changes: objectcache.NewChanges(), now: time.Now,
+		services: core.Services().Lister(), slices: discovery.EndpointSlices().Lister(), nodes: core.Nodes().Lister(),
+		written: map[types.UID]written{}, told: map[string]bool{},
+	}
+	defer func() { t.hostPorts.stop() }()
+	defer t.issuing.close()
+	err = errors.Join(
+		base.handle(core.Services().Informer(), objectcache.Handler(t.changes, front.IsFront, nil)),
+		base.handle(discovery.EndpointSlices().Informer(), objectcache.Handler[*discoveryv1.EndpointSlice](t.changes, front.IsSlice, nil)),
+		base.handle(core.Nodes().Informer(), objectcache.Handler[*corev1.Node](t.changes, nil, isSameNode)),
+	)
+	if err != nil {
+		return err
+	}
+	if !base.wait(own) {
+		return nil
+	}
+	ready()
+	t.run(ctx)
+	return nil
+}
+
+// term is the controller while this server leads.
+type term struct {
+	ControllerConfig
+	log    *logrus.Entry
+	api    kubernetes.Interface
+	custom dynamic.Interface
+	events func() record.EventRecorder
+	now    func() time.Time
+	// changes receives when something else has changed than what the Compiler reads.
+	changes objectcache.Changes
+
+	services corelisters.ServiceLister
+	slices   discoverylisters.EndpointSliceLister
+	nodes    corelisters.NodeLister
+	// hostPorts is nil while there is no shared front.
+	hostPorts *hostPorts
+	newIssuer func(acme.Config) issuer
+	issuing   issuing
+
+	// written has the statuses that were written, until the cache has them.
+	written map[types.UID]written
+	// ingresses is what is known of the statuses of Ingresses.
+	ingresses statuses
+	// told are the faults about which there was an Event.
+	told map[string]bool
+}
+
+// run writes what differs until ctx ends.
+func (t *term) run(ctx context.Context) {
+	// sync has left out what passes by itself.
+	loop.Loop{Log: t.log, Wake: t.changes}.Run(ctx, func(ctx context.Context) (loop.Next, error) {
+		newest, renewed := t.Compiler.newest.Get()
+		if newest == nil {
+			return loop.Next{Changed: renewed}, nil
+		}
+		return loop.Next{Changed: renewed}, t.sync(ctx, newest)
+	})
+}
+
+// sync writes what differs. A failure about one object does not keep the others from being
+// written. The Services come first, because nodes can listen only when these have ports.
+func (t *term) sync(ctx context.Context, newest *compiled) error {
+	if err := t.watchHostPorts(ctx, newest); err != nil {
+		return err
+	}
+	faults := faultsOf(newest)
+	var failures []error
+	failed := func(err error) {
+		// After a conflict, or if the object has gone, the cache brings the newer version soon.
+		if err != nil && !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) {
+			failures = append(failures, err)
+		}
+	}
+	t.clearIngresses(ctx, newest, failed) // the addresses are those of a Service
+	t.syncServices(ctx, newest, failed)
+	faults = append(faults, t.syncSlices(ctx, newest, failed)...)
+	t.tell(append(faults, t.unreachable(newest)...))
+	t.syncHosts(ctx, newest, failed)
+	t.syncCertificates(ctx, newest)
+	t.syncStatuses(ctx, newest, failed)
+	t.syncIngresses(ctx, newest, failed)
+	return errors.Join(failures...)
+}
