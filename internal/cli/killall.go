@@ -50,7 +50,11 @@ func uninstallCommand() *cli.Command {
 			if err := killall(c, cfg); err != nil {
 				return fmt.Errorf("nothing was removed from the disk: %w", err)
 			}
-			return uninstall(c.Context, cfg)
+			if err := uninstall(c.Context, cfg); err != nil {
+				return err
+			}
+			logrus.Info("kedge is removed. The kernel's modules and settings that it has loaded and changed, such as net.ipv4.ip_forward, stay until the next boot")
+			return nil
 		}),
 	}
 }

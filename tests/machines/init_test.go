@@ -22,6 +22,8 @@ type initSystem struct {
 	installed map[string]string
 	// log prints the last lines of kedge's log.
 	log string
+	// waited prints for which processes the last boot waited in vain at its end.
+	waited string
 }
 
 // systemd starts the services of most distributions.
@@ -41,7 +43,8 @@ var systemd = &initSystem{
 		"systemctl show -p Type --value kedge":      "notify",
 		"systemctl show -p NRestarts --value kedge": "0",
 	},
-	log: "journalctl -b -u kedge --no-pager -o cat -p warning -n 60; journalctl -b --no-pager -p warning -n 30 _TRANSPORT=journal _TRANSPORT=syslog _TRANSPORT=stdout",
+	log:    "journalctl -b -u kedge --no-pager -o cat -p warning -n 60; journalctl -b --no-pager -p warning -n 30 _TRANSPORT=journal _TRANSPORT=syslog _TRANSPORT=stdout",
+	waited: "journalctl -b -1 --no-pager | grep -i 'timed out' || true",
 }
 
 // openrc starts the services of Alpine, Gentoo and others. Its first process is that of sysvinit.
@@ -61,7 +64,8 @@ var openrc = &initSystem{
 		"ps -o comm= -p $(cat /run/kedge-service.pid)":    "supervise-daemon",
 		"stat -c %a /etc/init.d/kedge /etc/kedge | xargs": "755 700",
 	},
-	log: "tail -n 60 /var/log/kedge.log; tail -n 30 /var/log/rc.log",
+	log:    "tail -n 60 /var/log/kedge.log; tail -n 30 /var/log/rc.log",
+	waited: "true",
 }
 
 // init returns the machine's program that starts services.

@@ -159,9 +159,11 @@ func (l *life) runs() bool {
 // reboot reboots the machine in order, and waits until it has booted again.
 func (l *life) reboot(t *testing.T) {
 	t.Helper()
+	began := time.Now()
 	l.sh(t, l.init().reboot)
 	select {
 	case <-l.ended:
+		t.Logf("down after %s", time.Since(began).Round(time.Second))
 	case <-time.After(patience):
 		t.Fatalf("%s did not end within %s after it was asked to reboot", l.name, patience)
 	}

@@ -358,6 +358,9 @@ func reboot(t *testing.T, l *life) {
 	mark := l.mark(t)
 	l.reboot(t)
 	l.back(t, mark)
+	if waited := l.sh(t, l.init().waited); waited != "" {
+		t.Errorf("the reboot has waited for processes that do not end by themselves:\n%s", waited)
+	}
 }
 
 // powerCut ends the machine at once.
@@ -394,15 +397,27 @@ func (l *life) sameVolume(t *testing.T) {
 	}
 }
 
-// uninstall removes kedge. The machine must be as before.
+// uninstall removes kedge. The machine must be as before. The kernel's settings may stay until the
+// next boot.
 func uninstall(t *testing.T, l *life) {
-	l.sh(t, "kedge uninstall --yes")
+	wants(t, l.sh(t, "kedge uninstall --yes 2>&1"), "stay until the next boot")
+	l.wantAsBefore(t, func(state string) string {
+		begin, end := strings.Index(state, "# kernel settings"), strings.Index(state, "# files")
+		return state[:begin] + state[end:]
+	})
+	l.reboot(t)
+	l.wantAsBefore(t, func(state string) string { return state })
+}
+
+// wantAsBefore wants a part of the machine's state to be as before kedge was installed.
+func (l *life) wantAsBefore(t *testing.T, part func(state string) string) {
+	t.Helper()
 	harness.Eventually(t, time.Minute, "the machine to be as it was", func() error {
 		after, err := l.try(stateScript)
 		if err != nil {
 			return err
 		}
-		if changed := harness.Difference(l.before, strings.TrimSpace(after)); changed != "" {
+		if changed := harness.Difference(part(l.before), part(strings.TrimSpace(after))); changed != "" {
 			return fmt.Errorf("uninstall has left:\n%s", changed)
 		}
 		return nil
