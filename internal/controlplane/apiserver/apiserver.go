@@ -180,7 +180,6 @@ func (s *Server) Run(ctx context.Context, ready func()) error {
 	if err != nil {
 		return fmt.Errorf("prepare API server: %w", err)
 	}
-	dropStacks(server.GenericAPIServer)
 	ended := make(chan error, 1)
 	go func() { ended <- prepared.Run(stop) }()
 

@@ -70,7 +70,6 @@ func createServerChain(config *app.Config, metrics *genericapiserver.APIGroupInf
 		}
 	}
 	takeBack()
-	dropMatchers(server.GenericAPIServer, coreServer, extensionsServer.GenericAPIServer)
 	shareParameters(server.GenericAPIServer, coreServer, extensionsServer.GenericAPIServer)
 	return server, custom, documents.Install(
 		openapi.Server{GenericAPIServer: coreServer, V2: core.OpenAPIConfig, V3: core.OpenAPIV3Config},
