@@ -77,7 +77,7 @@ LDFLAGS = -s -w -linkmode external -extldflags '$(STATIC)' \
 	$(call kubernetes_version,k8s.io/component-base/version) \
 	$(call kubernetes_version,k8s.io/client-go/pkg/version) \
 	-X github.com/containerd/containerd/v2/version.Version=$(CONTAINERD) \
-	-X $(OWN).Version=$(VERSION) -X $(OWN).Commit=$(COMMIT) -X $(OWN).commitUnix=$(COMMIT_UNIX)
+	-X $(OWN).Version=$(VERSION) -X $(OWN).Commit=$(COMMIT) -X $(OWN).commitUnix=$(COMMIT_UNIX) -X $(OWN).Plain=$(PLAIN)
 
 .DELETE_ON_ERROR:
 .PHONY: all help helpers packages FORCE
@@ -283,7 +283,7 @@ $(BUILD)/prometheus: scripts/debianprogram.sh scripts/aptlists.sh
 CONFORMANCE := build/conformance
 CONFORMANCE_TEST := KUBE_WATCHCACHE_CONSISTENCY_CHECKER=true KEDGE_BINARY=$(CURDIR)/bin/kedge go test -count=1 -timeout 6h -v ./tests/conformance
 
-conformance: bin/kedge $(CONFORMANCE)/images/images.tar ## upstream's conformance tests: FOCUS=, SKIP=, PROCS=4, AGENTS=1 (root)
+conformance: bin/kedge $(CONFORMANCE)/images/images.tar ## upstream's conformance tests: FOCUS=, SKIP=, PROCS=4, AGENTS=1; PLAIN=1 without internal/controlplane/lean (root)
 	FOCUS='$(FOCUS)' SKIP='$(SKIP)' LABELS='$(LABELS)' PROCS='$(PROCS)' AGENTS='$(AGENTS)' $(CONFORMANCE_TEST)
 
 conformance-quick: bin/kedge $(CONFORMANCE)/images/images.tar ## a selection of the conformance tests that takes minutes (root)

@@ -32,6 +32,7 @@ import (
 	"github.com/kedge-dev/kedge/internal/controlplane/apiserver"
 	"github.com/kedge-dev/kedge/internal/controlplane/controllers"
 	"github.com/kedge-dev/kedge/internal/controlplane/election"
+	"github.com/kedge-dev/kedge/internal/controlplane/lean"
 	"github.com/kedge-dev/kedge/internal/controlplane/resourcemetrics"
 	"github.com/kedge-dev/kedge/internal/controlplane/scheduler"
 	"github.com/kedge-dev/kedge/internal/datastore/sqlite"
@@ -195,6 +196,7 @@ func start(t *testing.T) *plane {
 		Addr: listener.Addr(), AdvertiseAddress: netip.MustParseAddr("10.9.8.7"), Cluster: cluster,
 		Datastore: apiserver.Datastore(store.Endpoint()), Files: certificates.Files, Now: clock.Now,
 		Egress: apiserver.Egress{Tunnels: &p.kubelet, PodCIDRs: cluster.PodCIDRs()}, MetricsTLS: certificates.KubeletTLS(resourcemetrics.User),
+		Lean: lean.New(),
 	})
 	if err != nil {
 		t.Fatal(err)

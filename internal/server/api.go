@@ -19,11 +19,13 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/config"
 	"github.com/kedge-dev/kedge/internal/base/localstorage"
 	"github.com/kedge-dev/kedge/internal/base/metrics"
+	"github.com/kedge-dev/kedge/internal/base/version"
 	"github.com/kedge-dev/kedge/internal/cluster/pki"
 	"github.com/kedge-dev/kedge/internal/cluster/remoteapi"
 	"github.com/kedge-dev/kedge/internal/cluster/tunnel"
 	"github.com/kedge-dev/kedge/internal/controlplane/apiserver"
 	"github.com/kedge-dev/kedge/internal/controlplane/encryption"
+	"github.com/kedge-dev/kedge/internal/controlplane/lean"
 	"github.com/kedge-dev/kedge/internal/controlplane/nodescope"
 	"github.com/kedge-dev/kedge/internal/controlplane/resourcemetrics"
 )
@@ -81,6 +83,10 @@ func (s *server) newAPI(listener net.Listener) {
 		metricsTLS = s.certificates.KubeletTLS(resourcemetrics.User)
 	}
 	vip, _ := netip.ParseAddr(s.cfg.Server.VIP) // zero without one
+	var hooks *lean.Hooks
+	if version.Plain == "" {
+		hooks = lean.New()
+	}
 	server, fault := apiserver.New(apiserver.Config{
 		Addr:                listener.Addr(),
 		AdvertiseAddress:    s.cfg.Server.Advertised(s.node.IPs[0]),
@@ -94,6 +100,7 @@ func (s *server) newAPI(listener net.Listener) {
 		Egress:              egress,
 		Transformers:        keys,
 		MetricsTLS:          metricsTLS,
+		Lean:                hooks,
 		Paths:               s.metrics.Paths(metrics.APIServer),
 		Args:                s.cfg.Server.KubeAPIServerArgs,
 		Scopes: nodescope.Scopes{

@@ -13,6 +13,8 @@ var (
 	Version = "v1.37.2+kedge.dev"
 	// Commit is the git commit the binary was built from.
 	Commit = "unknown"
+	// Plain is not empty if the API server does everything as upstream's: see package lean.
+	Plain = ""
 	// commitUnix is the commit's date in seconds since 1970.
 	commitUnix = "0"
 )

@@ -34,8 +34,8 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/metrics"
 	"github.com/kedge-dev/kedge/internal/base/objectcache"
 	"github.com/kedge-dev/kedge/internal/cluster/pki"
-	"github.com/kedge-dev/kedge/internal/controlplane/apiserver/renewals"
 	"github.com/kedge-dev/kedge/internal/controlplane/healthport"
+	"github.com/kedge-dev/kedge/internal/controlplane/lean"
 	"github.com/kedge-dev/kedge/internal/controlplane/nodescope"
 	"github.com/kedge-dev/kedge/internal/controlplane/resourcemetrics"
 )
@@ -80,6 +80,8 @@ type Config struct {
 	Args []string
 	// Scopes limit the services of nodes to the objects of their node.
 	Scopes nodescope.Scopes
+	// Lean makes the server small. If it is nil, the server does everything as upstream's.
+	Lean *lean.Hooks
 	// MetricsTLS are the settings with which the metrics API calls kubelets. If they are
 	// nil, the server has no metrics API.
 	MetricsTLS *tls.Config
@@ -212,8 +214,8 @@ func (s *Server) build(stop, requests context.Context) (*aggregator.APIAggregato
 	if err := errors.Join(writeFiles(s.options, &s.config), useAccountKeys(s.options, &s.config)); err != nil {
 		return nil, err
 	}
-	copies := newOneCopy()
-	direct := newDirectStorage(s.options.Etcd, s.config.Datastore, copies, s.damaged)
+	hooks := s.config.Lean
+	direct := newDirectStorage(s.options.Etcd, s.config.Datastore, hooks, s.damaged)
 	completedOptions, err := s.options.Complete(stop)
 	if err != nil {
 		return nil, err
@@ -225,7 +227,7 @@ func (s *Server) build(stop, requests context.Context) (*aggregator.APIAggregato
 	if s.config.MetricsTLS != nil {
 		further = append(further, resourcemetrics.Scheme())
 	}
-	built, objects, err := newConfig(stop, completedOptions, s.config.Egress, s.loopback(), copies.transform, further...)
+	built, objects, err := newConfig(stop, completedOptions, s.config.Egress, s.loopback(), hooks.Transform, further...)
 	if err != nil {
 		return nil, err
 	}
@@ -246,14 +248,14 @@ func (s *Server) build(stop, requests context.Context) (*aggregator.APIAggregato
 		return nil, err
 	}
 	if direct != nil {
-		renewals.Use(&generic.Config, &direct.leases, built.KubeAPIs.ControlPlane.Generic.AdmissionControl)
+		hooks.Renew(&generic.Config, built.KubeAPIs.ControlPlane.Generic.AdmissionControl)
 	}
 
 	metricsGroup, err := s.metricsGroup(stop, built)
 	if err != nil {
 		return nil, err
 	}
-	server, custom, err := createServerChain(built, metricsGroup, direct)
+	server, unused, err := createServerChain(built, metricsGroup, hooks, direct.stored())
 	if err != nil {
 		return nil, err
 	}
@@ -273,7 +275,7 @@ func (s *Server) build(stop, requests context.Context) (*aggregator.APIAggregato
 		guard:      healthport.Guard{ClientCA: ca, Authenticator: generic.Authentication.Authenticator, Authorizer: generic.Authorization.Authorizer},
 		authorizes: authorizes,
 		objects:    objects,
-		unused:     custom.Unused,
+		unused:     unused,
 		ctx:        requests,
 		stopping:   stop,
 	}

@@ -17,13 +17,14 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/config"
 	"github.com/kedge-dev/kedge/internal/base/datadir"
 	"github.com/kedge-dev/kedge/internal/cluster/pki"
+	"github.com/kedge-dev/kedge/internal/controlplane/lean"
 	"github.com/kedge-dev/kedge/internal/datastore/sqlite"
 )
 
 // TestChain builds the real servers, and wants of their routes what shareParameters does, and of
 // their start hooks what lengthenHooks does: in upstream's packages as they are now, and in all places.
 func TestChain(t *testing.T) {
-	server := buildChain(t)
+	server := buildChain(t, lean.New())
 	routes, parameters, descriptions := 0, 0, map[*restful.Parameter]bool{}
 	chain := []*genericapiserver.GenericAPIServer{server}
 	for len(chain) < 3 {
@@ -67,8 +68,25 @@ func TestChain(t *testing.T) {
 	}
 }
 
+// TestPlainChain builds the servers as upstream makes them.
+func TestPlainChain(t *testing.T) {
+	server := buildChain(t, nil)
+	service := server.Handler.GoRestfulContainer.RegisteredWebServices()[0]
+	described := map[*restful.Parameter]bool{}
+	parameters := 0
+	for _, route := range service.Routes() {
+		for _, p := range route.ParameterDocs {
+			parameters++
+			described[p] = true
+		}
+	}
+	if len(described) != parameters {
+		t.Errorf("%d objects describe %d parameters: the routes share them", len(described), parameters)
+	}
+}
+
 // buildChain returns the outermost of the servers that Server.Run runs. Nothing answers.
-func buildChain(t *testing.T) *genericapiserver.GenericAPIServer {
+func buildChain(t *testing.T, hooks *lean.Hooks) *genericapiserver.GenericAPIServer {
 	t.Helper()
 	dir := datadir.Dir(t.TempDir())
 	for _, folder := range []string{dir.ServerTLS(), dir.AgentTLS()} {
@@ -100,7 +118,7 @@ func buildChain(t *testing.T) *genericapiserver.GenericAPIServer {
 	}
 	s, err := New(Config{
 		Addr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 6443}, AdvertiseAddress: address, Cluster: cluster, Dir: dir,
-		Datastore: Datastore(store.Endpoint()), Files: certificates.Files, Now: clock.Now,
+		Datastore: Datastore(store.Endpoint()), Files: certificates.Files, Now: clock.Now, Lean: hooks,
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -17,7 +17,7 @@ import (
 	"k8s.io/kubernetes/cmd/kube-apiserver/app"
 	"k8s.io/utils/clock"
 
-	"github.com/kedge-dev/kedge/internal/controlplane/apiserver/renewals"
+	"github.com/kedge-dev/kedge/internal/controlplane/lean"
 )
 
 // directStorage makes the API server's storage over a datastore in this process, with
@@ -34,9 +34,7 @@ type directStorage struct {
 	shared    bool
 	compactor etcd3.Compactor    // nil until use
 	client    *kubernetes.Client // nil until use
-	copies    *oneCopy
-	leases    renewals.Leases
-	histories histories
+	hooks     *lean.Hooks
 	damaged   *damagedObjects
 }
 
@@ -45,14 +43,14 @@ type directStorage struct {
 // checks do not dial the datastore.
 //
 //upstream:relies-on k8s.io/apiserver/pkg/server/options/etcd.go EtcdOptions.ApplyWithStorageFactoryTo
-func newDirectStorage(o *genericoptions.EtcdOptions, datastore Datastore, copies *oneCopy, damaged *damagedObjects) *directStorage {
+func newDirectStorage(o *genericoptions.EtcdOptions, datastore Datastore, hooks *lean.Hooks, damaged *damagedObjects) *directStorage {
 	theirs := !slices.Equal(o.StorageConfig.Transport.ServerList, []string{datastore.URL}) || len(o.EtcdServersOverrides) > 0
 	if datastore.NewClient == nil || theirs {
 		return nil
 	}
 	d := &directStorage{
 		newClient: datastore.NewClient, compactionInterval: o.StorageConfig.CompactionInterval, shared: datastore.Shared,
-		copies: copies, histories: histories{all: map[*history]bool{}}, damaged: damaged,
+		hooks: hooks, damaged: damaged,
 	}
 	o.StorageConfig.CompactionInterval = 0
 	// Upstream's checks of the datastore and of the user's KMS plugins can only be
@@ -67,7 +65,7 @@ func (d *directStorage) use(ctx context.Context, built *app.Config) error {
 	client := d.newClient()
 	d.client = client
 	context.AfterFunc(ctx, func() { client.Close() })
-	go d.histories.run(ctx)
+	go d.hooks.Run(ctx)
 	d.compactor = startCompactor(ctx, client.Client, d.compactionInterval, d.shared)
 	// Upstream asks each endpoint of a client whether it supports progress requests.
 	// This client has no endpoint, so upstream would find no support.
@@ -126,4 +124,22 @@ func useTransformers(built *app.Config, transformers value.ResourceTransformers)
 		getter := &built.KubeAPIs.ControlPlane.Generic.RESTOptionsGetter
 		*getter = transformedOptions{*getter, transformers}
 	}
+}
+
+// stored returns the storage without watch caches. d may be nil.
+func (d *directStorage) stored() lean.Storage {
+	if d == nil {
+		return lean.Storage{}
+	}
+	return lean.Storage{Uncached: d.uncached, Exists: d.exists}
+}
+
+// exists tells whether the datastore has a key with a prefix. It asks only the member of
+// etcd in this process, if there is one.
+func (d *directStorage) exists(ctx context.Context, prefix string) (bool, error) {
+	response, err := d.client.KV.Get(ctx, prefix, clientv3.WithPrefix(), clientv3.WithLimit(1), clientv3.WithKeysOnly(), clientv3.WithSerializable())
+	if err != nil {
+		return false, err
+	}
+	return len(response.Kvs) > 0, nil
 }

@@ -60,6 +60,5 @@ func newConfig(ctx context.Context, opts options.CompletedOptions, egress Egress
 	if err != nil {
 		return nil, nil, err
 	}
-	leanOpenAPI(core.Generic, &apiExtensions.GenericConfig.Config, &aggregator.GenericConfig.Config)
 	return &app.Config{Options: opts, KubeAPIs: kubeAPIs, ApiExtensions: apiExtensions, Aggregator: aggregator}, objects, nil
 }

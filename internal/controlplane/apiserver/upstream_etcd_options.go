@@ -17,8 +17,6 @@ import (
 	genericoptions "k8s.io/apiserver/pkg/server/options"
 	"k8s.io/apiserver/pkg/storage/storagebackend"
 	"k8s.io/apiserver/pkg/storage/value"
-
-	"github.com/kedge-dev/kedge/internal/controlplane/customresources"
 )
 
 // addStorageChecks adds the two checks of the datastore that upstream's
@@ -68,16 +66,14 @@ func (d *directOptions) GetRESTOptions(resource schema.GroupResource, example ru
 	case d.uncached(resource):
 		options.Decorator = d.storage.uncached
 	case resource == definitionsResource:
-		options.Decorator = customresources.ForDefinitions(d.storage.uncached)
+		options.Decorator = d.storage.hooks.Definitions(d.storage.cached, d.storage.uncached)
 	default:
 		options.Decorator = d.storage.cached
 	}
 	return options, err
 }
 
-// definitionsResource are CustomResourceDefinitions. A watch cache keeps the last versions
-// of all of them, each a MiB, for clients that hardly exist: the API server watches them
-// once, and so does the garbage collector.
+// definitionsResource are CustomResourceDefinitions.
 var definitionsResource = schema.GroupResource{Group: "apiextensions.k8s.io", Resource: "customresourcedefinitions"}
 
 // transformedOptions returns upstream's options of each resource with a transformer, as

@@ -11,9 +11,8 @@ import (
 	"k8s.io/apiserver/pkg/storage/storagebackend"
 	"k8s.io/apiserver/pkg/storage/storagebackend/factory"
 	"k8s.io/client-go/tools/cache"
-	"k8s.io/kubernetes/pkg/apis/coordination"
 
-	"github.com/kedge-dev/kedge/internal/controlplane/apiserver/renewals"
+	"github.com/kedge-dev/kedge/internal/controlplane/lean"
 )
 
 // cached is a generic.StorageDecorator. It puts a watch cache before uncached, as
@@ -42,29 +41,26 @@ func (d *directStorage) cached(
 		IndexerFuncs:        triggers,
 		Indexers:            indexers,
 		Codec:               config.Codec,
-		Clock:               bookmarkClock{},
+		Clock:               d.hooks.Clock(),
 	})
 	if err != nil {
 		destroy()
 		return nil, nil, err
 	}
-	forgotten, err := d.histories.add(cached, config.GroupResource)
+	delegator := cacher.NewCacheDelegator(cached, uncached)
+	forget, err := d.hooks.Made(lean.WatchCache{
+		Cacher: cached, Resource: config.GroupResource, Key: keyFunc, NewObject: newFunc, Prefix: resourcePrefix, Storage: delegator,
+	})
 	if err != nil {
+		delegator.Stop()
 		cached.Stop()
 		destroy()
 		return nil, nil, err
 	}
-	d.copies.add(watchCache{get: cached.Get, key: keyFunc, newFunc: newFunc})
-	delegator := cacher.NewCacheDelegator(cached, uncached)
-	if config.GroupResource == leasesResource {
-		d.leases = renewals.Leases{Storage: delegator, Prefix: resourcePrefix}
-	}
 	return delegator, sync.OnceFunc(func() {
-		forgotten()
+		forget()
 		delegator.Stop()
 		cached.Stop()
 		destroy()
 	}), nil
 }
-
-var leasesResource = coordination.Resource("leases")

@@ -15,7 +15,7 @@ import (
 	"k8s.io/kubernetes/pkg/controller/validatingadmissionpolicystatus"
 	generatedopenapi "k8s.io/kubernetes/pkg/generated/openapi"
 
-	"github.com/kedge-dev/kedge/internal/controlplane/openapi"
+	"github.com/kedge-dev/kedge/internal/controlplane/lean/openapi"
 )
 
 // newPolicyStatusController makes the controller that checks the types in

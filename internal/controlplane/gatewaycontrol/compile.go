@@ -15,6 +15,7 @@ import (
 
 	"github.com/kedge-dev/kedge/internal/base/routing"
 	"github.com/kedge-dev/kedge/internal/controlplane/gatewaycontrol/acme"
+	"github.com/kedge-dev/kedge/internal/controlplane/gatewaycontrol/bounds"
 	"github.com/kedge-dev/kedge/internal/controlplane/gatewaycontrol/compile"
 	"github.com/kedge-dev/kedge/internal/controlplane/gatewaycontrol/endpoints"
 	"github.com/kedge-dev/kedge/internal/controlplane/gatewaycontrol/front"
@@ -46,7 +47,7 @@ type compiled struct {
 	// parts are what nodes get of the state.
 	parts *parts
 	// refusals are what nodes would not accept.
-	refusals []refusal
+	refusals []bounds.Refusal
 }
 
 // compile works out what the objects mean. It starts to watch what it finds to be needed, and
@@ -101,12 +102,12 @@ func (s *sources) once() *compiled {
 // nodes do not get of it. What is equal to what nodes have stays the same pointer.
 func (c *compiled) adopt(wanted routing.State, before *routing.State) {
 	whole := before.With(routing.Update{Whole: true, State: wanted})
-	made, refusals := sound(whole, before, c.owners.Owner)
+	made, refusals := bounds.Sound(whole, before, c.owners.Owner)
 	c.state, c.refusals = before.With(routing.Update{Whole: true, State: *made}), refusals
 	why := map[string]string{}
 	for _, r := range c.refusals {
-		if route := whole.Routes[r.name]; r.kind == "route" && route != nil {
-			why[route.Name] = r.why
+		if route := whole.Routes[r.Name]; r.Kind == "route" && route != nil {
+			why[route.Name] = r.Why
 		}
 	}
 	if len(why) > 0 {

@@ -1,4 +1,8 @@
-package gatewaycontrol
+// Package bounds leaves out of what nodes get what they would not accept, and what is too much. A node
+// refuses a whole update if it does not accept one value of it, or if the update is too large. So one
+// object would keep all nodes from what everybody else wants. The packages compile and ingress report
+// such objects in their statuses. This package is for those that they miss.
+package bounds
 
 import (
 	"cmp"
@@ -10,23 +14,19 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/routing"
 )
 
-// A node refuses a whole update if it does not accept one value of it. So one object would keep all
-// nodes from what everybody else wants. The packages compile and ingress report such objects in their
-// statuses. What follows is for those that they miss. What is too much is left out by budget.go.
-
-// refusal is a value that nodes do not get, or not as it is.
-type refusal struct {
-	kind, name string
-	why        string
+// Refusal is a value that nodes do not get, or not as it is.
+type Refusal struct {
+	Kind, Name string
+	Why        string
 }
 
-func (r refusal) String() string { return fmt.Sprintf("%s %s: %s", r.kind, r.name, r.why) }
+func (r Refusal) String() string { return fmt.Sprintf("%s %s: %s", r.Kind, r.Name, r.Why) }
 
-// sound returns a State without what nodes would refuse. before is the State that nodes have, or nil:
+// Sound returns a State without what nodes would refuse. before is the State that nodes have, or nil:
 // what is the same pointer there is accepted. Nothing of before stays that is not in state. A backend
 // that nodes would refuse has no endpoints any more, because somebody else may have their addresses.
 // owner returns the namespace that has a host, or an empty name.
-func sound(state, before *routing.State, owner func(host string) string) (*routing.State, []refusal) {
+func Sound(state, before *routing.State, owner func(host string) string) (*routing.State, []Refusal) {
 	if before == nil {
 		before = &routing.State{}
 	}
@@ -39,7 +39,7 @@ func sound(state, before *routing.State, owner func(host string) string) (*routi
 	)
 	made, tooMuch := fit(made, owner)
 	refusals = append(refusals, tooMuch...)
-	slices.SortFunc(refusals, func(a, b refusal) int {
+	slices.SortFunc(refusals, func(a, b Refusal) int {
 		return cmp.Or(cmp.Compare(a.kind, b.kind), cmp.Compare(a.name, b.name), cmp.Compare(a.why, b.why))
 	})
 	return made, refusals
@@ -61,13 +61,13 @@ var (
 )
 
 // admit puts into made the values of state that nodes accept, and returns what they refuse.
-func (v values[V]) admit(made, state, before *routing.State) (refusals []refusal) {
+func (v values[V]) admit(made, state, before *routing.State) (refusals []Refusal) {
 	all, known, accepted := *v.in(state), *v.in(before), map[string]*V{}
 	for _, name := range slices.Sorted(maps.Keys(all)) {
 		value := all[name]
 		if value != known[name] {
 			if err := v.check(name, value); err != nil {
-				refusals = append(refusals, refusal{v.kind, name, fmt.Sprintf("nodes would not accept it: %v", err)})
+				refusals = append(refusals, Refusal{v.kind, name, fmt.Sprintf("nodes would not accept it: %v", err)})
 				if value = v.mended(name, value); value == nil {
 					continue
 				}

@@ -1,4 +1,4 @@
-package gatewaycontrol
+package bounds
 
 import (
 	"cmp"
@@ -47,7 +47,7 @@ type item struct {
 
 // fit leaves out what does not fit into the budget. owner returns the namespace that has a host, or an
 // empty name.
-func fit(state *routing.State, owner func(host string) string) (*routing.State, []refusal) {
+func fit(state *routing.State, owner func(host string) string) (*routing.State, []Refusal) {
 	items := itemsOf(state, owner)
 	sizes := map[string]int{}
 	for i := range items {
@@ -70,13 +70,13 @@ func fit(state *routing.State, owner func(host string) string) (*routing.State, 
 		Backends: maps.Clone(state.Backends), Certificates: maps.Clone(state.Certificates),
 	}
 	used, gone := map[string]int{}, map[lost]bool{}
-	var refusals []refusal
+	var refusals []Refusal
 	for _, i := range items {
 		if used[i.namespace]+i.size <= share {
 			used[i.namespace] += i.size
 			continue
 		}
-		refusals = append(refusals, refusal{i.kind, i.refusedName(state), tooMuch(i.namespace)})
+		refusals = append(refusals, Refusal{i.kind, i.refusedName(state), tooMuch(i.namespace)})
 		switch i.rank {
 		case backendRank:
 			delete(made.Backends, i.name)

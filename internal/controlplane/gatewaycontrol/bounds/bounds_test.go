@@ -1,4 +1,4 @@
-package gatewaycontrol
+package bounds
 
 import (
 	"encoding/json"
@@ -12,15 +12,8 @@ import (
 	"testing"
 	"time"
 
-	netv1 "k8s.io/api/networking/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
-	gwv1 "sigs.k8s.io/gateway-api/apis/v1"
-
 	"github.com/kedge-dev/kedge/internal/base/routing"
-	"github.com/kedge-dev/kedge/internal/controlplane/gatewaycontrol/compile"
 	"github.com/kedge-dev/kedge/internal/controlplane/gatewaycontrol/front"
-	"github.com/kedge-dev/kedge/internal/controlplane/gatewaycontrol/ingress"
 )
 
 // unsound has values that nodes do not accept, beside others.
@@ -47,7 +40,7 @@ func unsound() routing.State {
 
 func TestSound(t *testing.T) {
 	state := unsound()
-	made, refusals := sound(&state, nil, nobody)
+	made, refusals := Sound(&state, nil, nobody)
 	if err := (&routing.Update{Whole: true, State: *made}).Check(); err != nil {
 		t.Errorf("nodes refuse it: %v", err)
 	}
@@ -114,7 +107,7 @@ func TestRoom(t *testing.T) {
 		"tenant/web:80": {Name: "tenant/web:80", Endpoints: []netip.AddrPort{netip.MustParseAddrPort("10.42.0.8:80")}},
 	}}
 	maps.Copy(state.Routes, largeRoutes("shop", 1<<20, 3))
-	made, refusals := sound(state, nil, nobody)
+	made, refusals := Sound(state, nil, nobody)
 	whole := 0
 	for i := range 40 {
 		name := fmt.Sprintf("HTTPRoute/tenant/%03d", 39-i) // the oldest first
@@ -138,7 +131,7 @@ func TestRoom(t *testing.T) {
 		"shop/web:80":   {Name: "shop/web:80", Endpoints: []netip.AddrPort{netip.MustParseAddrPort("10.42.0.17:80")}},
 		"tenant/web:80": {Name: "tenant/web:80"},
 	}
-	next, _ := sound(made.With(routing.Update{Whole: true, State: *state}), made, nobody)
+	next, _ := Sound(made.With(routing.Update{Whole: true, State: *state}), made, nobody)
 	if !maps.EqualFunc(next.Backends, state.Backends, func(a, b *routing.Backend) bool { return reflect.DeepEqual(a, b) }) {
 		t.Errorf("the backends are %+v", next.Backends)
 	}
@@ -154,7 +147,7 @@ func TestManyNamespaces(t *testing.T) {
 	for i := range 50 {
 		maps.Copy(state.Routes, largeRoutes(fmt.Sprint("large-", i), 200<<10, 5))
 	}
-	made, _ := sound(state, nil, nobody)
+	made, _ := Sound(state, nil, nobody)
 	whole := map[string]int{}
 	for name, route := range made.Routes {
 		if route == state.Routes[name] {
@@ -177,7 +170,7 @@ func TestManyNamespaces(t *testing.T) {
 func TestBackendThatIsRefused(t *testing.T) {
 	before := &routing.State{Backends: map[string]*routing.Backend{"a": {Name: "shop/a:80", Endpoints: []netip.AddrPort{netip.MustParseAddrPort("10.42.0.7:80")}}}}
 	bad := &routing.State{Backends: map[string]*routing.Backend{"a": {Name: "shop/a:80", Protocol: "x"}}}
-	if made, refusals := sound(bad, before, nobody); len(made.Backends) != 0 || len(refusals) != 1 {
+	if made, refusals := Sound(bad, before, nobody); len(made.Backends) != 0 || len(refusals) != 1 {
 		t.Errorf("the backends are %+v, and %v", made.Backends, refusals)
 	}
 }
@@ -195,7 +188,7 @@ func TestLargeListeners(t *testing.T) {
 		Sockets: map[string]*routing.Socket{"30443/tcp": socket},
 		Routes:  map[string]*routing.Route{"HTTPRoute/shop/a": {Name: "HTTPRoute/shop/a"}},
 	}
-	made, refusals := sound(state, nil, nobody)
+	made, refusals := Sound(state, nil, nobody)
 	kept := made.Sockets["30443/tcp"].Listeners
 	size := sizeOf(reflect.ValueOf(made.Sockets["30443/tcp"]))
 	if last := len(kept) - 1; kept[0].Name != "tenant/g/large-0" || kept[last].Name != "shop/g/small" || size > maxState || len(refusals)+last != 200 || last < 100 {
@@ -221,30 +214,5 @@ func TestShare(t *testing.T) {
 		if got := share(test.needs, 100); got != test.want {
 			t.Errorf("of %v each gets %d, want %d", test.needs, got, test.want)
 		}
-	}
-}
-
-// TestRefusals has routes and an Ingress that nodes would refuse. Their statuses say so.
-func TestRefusals(t *testing.T) {
-	route := &gwv1.HTTPRoute{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "bad"}}
-	object := &netv1.Ingress{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "i"}}
-	c := &compiled{
-		gateways: &compile.Result{HTTPRoutes: map[*gwv1.HTTPRoute]*gwv1.HTTPRouteStatus{
-			route: {RouteStatus: gwv1.RouteStatus{Parents: []gwv1.RouteParentStatus{{ControllerName: compile.Controller}, {ControllerName: "example.com/other"}}}},
-		}},
-		ingresses: &ingress.Result{Served: map[*netv1.Ingress]bool{object: true}},
-	}
-	c.adopt(unsound(), nil)
-	faults := faultsOf(c)
-	if len(faults) != 2 || faults[0].reason != "UnsupportedValue" || !strings.Contains(faults[0].message, "invalid size of a body") ||
-		faults[1].object != object || faults[1].reason != "NotServed" {
-		t.Errorf("the faults are %v", faults)
-	}
-	if theirs := c.gateways.HTTPRoutes[route].Parents[1].Conditions; len(theirs) != 0 {
-		t.Errorf("the conditions of somebody else are %v", theirs)
-	}
-	first := c.state
-	if c.adopt(unsound(), first); len(routing.Diff(first, c.state).Routes) != 0 {
-		t.Errorf("what is the same again differs by %+v", routing.Diff(first, c.state))
 	}
 }
