@@ -121,6 +121,10 @@ func (c *Containerd) Run(ctx context.Context, ready func()) error {
 	if err != nil {
 		return err
 	}
+	// Processes end after containerd, so that it does not take note of it: as after a power cut, nobody
+	// knows whether they had done their work, and a Job whose process ends with 0 has not completed.
+	var left []process
+	defer func() { endAll(left) }()
 	defer c.stop(srv)
 
 	client, err := containerd.New(c.cfg.Socket, containerd.WithDefaultNamespace(namespace))
@@ -150,10 +154,28 @@ func (c *Containerd) Run(ctx context.Context, ready func()) error {
 	ready()
 
 	err = interruptible(ctx, failed, preloading.follow)
-	if ctx.Err() != nil {
+	if ctx.Err() == nil {
+		return err
+	}
+	left = c.leftAtShutdown(context.WithoutCancel(ctx), client, cri.NewRuntimeServiceClient(conn))
+	return nil
+}
+
+// leftAtShutdown returns the processes that are to be ended because the machine shuts down, or none.
+// systemd alone would send them SIGTERM, and wait for 90 seconds for those that ignore it, such as the
+// first one of a container without a handler.
+func (c *Containerd) leftAtShutdown(ctx context.Context, client *containerd.Client, runtime cri.RuntimeServiceClient) []process {
+	ctx, cancel := context.WithTimeout(ctx, stopTimeout/2)
+	defer cancel()
+	if !host.IsShuttingDown(ctx) {
 		return nil
 	}
-	return err
+	left, err := running(ctx, client, runtime)
+	if err != nil {
+		c.log.Warnf("The machine may take longer to shut down: %v", err)
+	}
+	c.log.Infof("The machine shuts down: ending %d containers", len(left))
+	return left
 }
 
 // outlast returns a context that ends stopTimeout after ctx.
