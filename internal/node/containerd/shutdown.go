@@ -8,7 +8,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/containerd/containerd/api/services/tasks/v1"
+	taskapi "github.com/containerd/containerd/api/services/tasks/v1"
 	containerd "github.com/containerd/containerd/v2/client"
 	"golang.org/x/sys/unix"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -39,7 +39,7 @@ func running(ctx context.Context, client *containerd.Client, runtime cri.Runtime
 	if err != nil {
 		return nil, fmt.Errorf("list containers: %w", err)
 	}
-	all, err := client.TaskService().List(ctx, &tasks.ListTasksRequest{})
+	all, err := client.TaskService().List(ctx, &taskapi.ListTasksRequest{})
 	if err != nil {
 		return nil, fmt.Errorf("list processes of containers: %w", err)
 	}

@@ -40,7 +40,7 @@ func Sound(state, before *routing.State, owner func(host string) string) (*routi
 	made, tooMuch := fit(made, owner)
 	refusals = append(refusals, tooMuch...)
 	slices.SortFunc(refusals, func(a, b Refusal) int {
-		return cmp.Or(cmp.Compare(a.kind, b.kind), cmp.Compare(a.name, b.name), cmp.Compare(a.why, b.why))
+		return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Name, b.Name), cmp.Compare(a.Why, b.Why))
 	})
 	return made, refusals
 }
