@@ -66,7 +66,10 @@ func AddTo(group *component.Group, cfg Config, api, controllers component.Compon
 	dns := group.Add(n.dns(), machine, api)
 	ready := group.Add(n.watch(), kubelet, pods, services, dns)
 	group.Add(n.upgrader(), api)
-	return &Node{Ready: ready, KubeletPort: kubelet.Port()}, errors.Join(n.faults...)
+	if err := errors.Join(n.faults...); err != nil {
+		return nil, err
+	}
+	return &Node{Ready: ready, KubeletPort: kubelet.Port()}, nil
 }
 
 // Node is what other components of the group need to know about a node in it.
