@@ -30,7 +30,8 @@ echo "# processes"
 # Not ps: it needs the time of the boot, which not every kernel tells.
 cat /proc/[0-9]*/comm 2>/dev/null | grep -E 'kedge|containerd|pause|runc' | sort
 echo "# kernel settings"
-sysctl -a 2>/dev/null | grep -E '^(vm\.(overcommit|panic)|kernel\.(panic|keys\.root)|net\.ipv[46]\.(ip_forward|conf\.all\.forwarding)|net\.bridge|net\.netfilter\.nf_conntrack_max)' | sort
+# Those of a container are the machine's, and outlive its boots.
+[ "$(systemd-detect-virt)" = systemd-nspawn ] || sysctl -a 2>/dev/null | grep -E '^(vm\.(overcommit|panic)|kernel\.(panic|keys\.root)|net\.ipv[46]\.(ip_forward|conf\.all\.forwarding)|net\.bridge|net\.netfilter\.nf_conntrack_max)' | sort
 echo "# files"
 for folder in /etc /usr /opt /var /run /tmp /root /srv /boot /home; do
 	find "$folder" -xdev \( -path /var/log/journal -o -path /root/.kube -o -path /run/log -o -path /run/systemd -o -path /run/udev -o -path /run/user \
