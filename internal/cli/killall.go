@@ -53,7 +53,7 @@ func uninstallCommand() *cli.Command {
 			if err := uninstall(c.Context, cfg); err != nil {
 				return err
 			}
-			logrus.Info("kedge is removed. The kernel's modules and settings that it has loaded and changed, such as net.ipv4.ip_forward, stay until the next boot")
+			logrus.Info("kedge is removed. Kernel modules that it has loaded, and kernel settings that it has changed, such as net.ipv4.ip_forward, stay until the next boot")
 			return nil
 		}),
 	}

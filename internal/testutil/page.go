@@ -6,8 +6,9 @@ import (
 	"testing"
 )
 
-// WantPart wants a page to have what part returns, between the comments begin and end. part gets what the page
-// has there now. With update, WantPart writes it. begin names the command that does so.
+// WantPart compares the text of a page between the comments begin and end with what part makes of that
+// text. If they differ, it fails the test. With update, it writes the new text into the page instead.
+// begin names the command that does so.
 func WantPart(t testing.TB, page, begin, end string, update bool, part func(now string) string) {
 	t.Helper()
 	content, err := os.ReadFile(page)

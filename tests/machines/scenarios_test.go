@@ -409,7 +409,8 @@ func uninstall(t *testing.T, l *life) {
 	l.wantAsBefore(t, func(state string) string { return state })
 }
 
-// wantAsBefore wants a part of the machine's state to be as before kedge was installed.
+// wantAsBefore waits until a part of the machine's state is what it was before kedge was installed. part
+// cuts this part out of the whole state.
 func (l *life) wantAsBefore(t *testing.T, part func(state string) string) {
 	t.Helper()
 	harness.Eventually(t, time.Minute, "the machine to be as it was", func() error {

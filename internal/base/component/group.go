@@ -88,8 +88,8 @@ type member struct {
 // of them. Everything in after must have been added before, or Add panics. So the list of
 // Adds reads as the boot order, and a cycle cannot be written.
 //
-// Add returns c. What this process does not have is nil, or a nil pointer: it is not added, nothing
-// waits for it, and Add returns nil.
+// Add returns c. A component that this process does not have is nil, or a nil pointer. Add leaves it
+// out, also among those that c waits for, and returns nil for it.
 func (g *Group) Add(c Component, after ...Component) Component {
 	if absent(c) {
 		return nil

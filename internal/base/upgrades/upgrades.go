@@ -60,7 +60,7 @@ func (o *Order) Check() error {
 	case !IsVersion(o.Version):
 		return fmt.Errorf("%q is not a version of kedge", o.Version)
 	case !IsDigest(o.SHA256):
-		return fmt.Errorf("%q is no SHA-256 digest", o.SHA256)
+		return fmt.Errorf("%q is not a SHA-256 digest", o.SHA256)
 	case o.Size <= 0 || o.Size > MaxSize:
 		return fmt.Errorf("an executable of %d bytes is refused: it may have up to %d", o.Size, MaxSize)
 	}
@@ -169,7 +169,7 @@ func ParseReport(value string) (Report, error) {
 	switch r.Stage {
 	case Fetching, Trying, Upgraded, Failed, Refused:
 	default:
-		return Report{}, fmt.Errorf("%q is no stage of an upgrade", r.Stage)
+		return Report{}, fmt.Errorf("%q is not a stage of an upgrade", r.Stage)
 	}
 	if r.ID == "" {
 		return Report{}, errors.New("it does not say which order it is about")

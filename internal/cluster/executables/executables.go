@@ -191,7 +191,7 @@ func Version(ctx context.Context, path string) (string, error) {
 	}
 	version, is := strings.CutPrefix(strings.TrimSpace(out.String()), "kedge ")
 	if !is || !upgrades.IsVersion(version) {
-		return "", errors.New("it is no kedge: it does not tell the version of one")
+		return "", errors.New("it is not a kedge: it does not tell the version of one")
 	}
 	return version, nil
 }

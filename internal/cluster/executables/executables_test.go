@@ -149,8 +149,8 @@ func TestVersion(t *testing.T) {
 		"kedge":          {script: "[ \"$*\" = --version ] && echo kedge v1.38.0+kedge.1", version: "v1.38.0+kedge.1"},
 		"leaves one":     {script: "echo kedge v1.38.0+kedge.1\nsleep 5 2>/dev/null &", fault: "it does not run here"},
 		"fails":          {script: "echo no such library >&2\necho more >&2\nexit 127", fault: "exit status 127 no such library"},
-		"something else": {script: "echo Python 3.11", fault: "it is no kedge"},
-		"no version":     {script: "echo kedge ../../etc", fault: "it is no kedge"},
+		"something else": {script: "echo Python 3.11", fault: "it is not a kedge"},
+		"no version":     {script: "echo kedge ../../etc", fault: "it is not a kedge"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "kedge")

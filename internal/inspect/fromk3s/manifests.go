@@ -65,7 +65,7 @@ func (i *installation) manifests() error {
 			return err
 		}
 		if err := i.objects(shown, text); err != nil {
-			i.add(Cannot, shown, "", "It is no manifest: "+err.Error()+".")
+			i.add(Cannot, shown, "", "It is not a manifest: "+err.Error()+".")
 		}
 		return nil
 	})

@@ -324,7 +324,7 @@ func TestRefused(t *testing.T) {
 		message string
 	}{
 		"another version": {content: script("v1.36.0+kedge.1"), message: "the executable that servers have as " + newVersion + " cannot be used: it is v1.36.0+kedge.1"},
-		"no kedge":        {content: []byte("#!/bin/sh\necho hello\n"), message: "it is no kedge"},
+		"no kedge":        {content: []byte("#!/bin/sh\necho hello\n"), message: "it is not a kedge"},
 		"does not run":    {content: []byte("#!/bin/sh\necho wrong processor >&2\nexit 1\n"), message: "it does not run here: exit status 1 wrong processor"},
 		"no executable":   {content: []byte("hello"), message: "it does not run here"},
 		"no room":         {content: script(newVersion), set: func(_ *host, o *upgrades.Order) { o.Size = 1 << 60 }, message: "MiB are free: free some space"},

@@ -159,16 +159,17 @@ func (c *Cluster) Kubectl(args ...string) string {
 // Apply creates or changes the objects of a YAML text.
 func (c *Cluster) Apply(text string) {
 	c.Helper()
-	_, err := c.TryKubectl(text, "apply", "-f", "-")
-	// A controller makes the pods' service account just after the start.
-	if err != nil && strings.Contains(err.Error(), "error looking up service account") {
-		c.Eventually("objects to be applied", func() error {
-			_, err := c.TryKubectl(text, "apply", "-f", "-")
-			return err
-		})
-		return
+	apply := func() error {
+		_, err := c.TryKubectl(text, "apply", "-f", "-")
+		return err
 	}
-	if err != nil {
+	err := apply()
+	switch {
+	case err == nil:
+	case strings.Contains(err.Error(), "error looking up service account"):
+		// A controller makes the pods' service account just after the start.
+		c.Eventually("objects to be applied", apply)
+	default:
 		c.Fatal(err)
 	}
 }

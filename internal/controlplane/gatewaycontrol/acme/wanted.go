@@ -261,7 +261,7 @@ const maxURL = 256
 func checkDirectory(value string) error {
 	parsed, err := url.Parse(value)
 	if err != nil || parsed.Scheme != "https" || parsed.Hostname() == "" || parsed.User != nil || parsed.Fragment != "" || len(value) > maxURL || !isPrintable(value) {
-		return fmt.Errorf("%q is no URL of a directory that begins with https://", cut(value, maxValue))
+		return fmt.Errorf("%q is not the URL of a directory: write one that begins with https://", cut(value, maxValue))
 	}
 	return nil
 }

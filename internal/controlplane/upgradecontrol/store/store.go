@@ -82,7 +82,7 @@ func (s *Store) path(digest string) string { return filepath.Join(s.cfg.Folder, 
 // Put writes the executable with a digest. It fails if what it reads is another one.
 func (s *Store) Put(digest string, from io.Reader) (err error) {
 	if !upgrades.IsDigest(digest) {
-		return fmt.Errorf("%q is no SHA-256 digest", digest)
+		return fmt.Errorf("%q is not a SHA-256 digest", digest)
 	}
 	if err := os.MkdirAll(s.cfg.Folder, 0o700); err != nil {
 		return fmt.Errorf("keep executable: %w", datadir.Explain(err))

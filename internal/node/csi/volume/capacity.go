@@ -62,8 +62,8 @@ func (s *Store) room(base, without string) (int64, error) {
 			promised += v.promised()
 		}
 	}
-	// What is free is measured last. A volume that takes its space in between is counted twice, which
-	// is safe. The other way round it would not be counted at all.
+	// The free space is measured after the promises. So a volume that takes its space in between is
+	// counted twice, which is safe. In the other order, such a volume would not be counted at all.
 	var disk unix.Statfs_t
 	if err := unix.Statfs(base, &disk); err != nil {
 		return 0, fmt.Errorf("measure %s: %w", base, err)
