@@ -375,7 +375,7 @@ func TestReports(t *testing.T) {
 		"":                                 "waiting for its answer",
 		"null":                             "its report cannot be read",
 		"{":                                "its report cannot be read",
-		`{"id":"order-1","stage":"Happy"}`: `"Happy" is no stage`,
+		`{"id":"order-1","stage":"Happy"}`: `"Happy" is not a stage`,
 		upgrades.FormatReport(upgrades.Report{ID: "another one", Stage: upgrades.Upgraded}): "waiting for its answer",
 		upgrades.FormatReport(upgrades.Report{ID: "order-1", Stage: upgrades.Fetching}):     "it gets the executable",
 		upgrades.FormatReport(upgrades.Report{ID: "order-1", Stage: upgrades.Trying}):       "it runs the new version",

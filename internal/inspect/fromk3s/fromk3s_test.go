@@ -57,7 +57,7 @@ func TestLook(t *testing.T) {
 		manifests("deep/mine.yaml"):              "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: c, namespace: apps}\n---\napiVersion: policy/v1beta1\nkind: PodDisruptionBudget\nmetadata: {name: p}\n",
 		manifests("broken.yaml"):                 "a: [\n",
 		manifests("traefik-config.yaml"):         "apiVersion: helm.cattle.io/v1\nkind: HelmChartConfig\nmetadata: {name: traefik, namespace: kube-system}\n",
-		manifests("notes.txt"):                   "no manifest",
+		manifests("notes.txt"):                   "not a manifest",
 		"var/lib/rancher/k3s/server/db/state.db": "",
 
 		"var/lib/rancher/k3s/agent/etc/kubelet.conf.d/50-mine.conf": "kind: KubeletConfiguration\n",
@@ -87,7 +87,7 @@ func TestLook(t *testing.T) {
 	want(t, found, Works, "manifests/off.yaml", "", "skipped")
 	want(t, found, Works, "deep/mine.yaml", "ConfigMap apps/c", "")
 	want(t, found, Cannot, "deep/mine.yaml", "PodDisruptionBudget p", "policy/v1.")
-	want(t, found, Cannot, "broken.yaml", "", "no manifest")
+	want(t, found, Cannot, "broken.yaml", "", "not a manifest")
 	want(t, found, Changes, "traefik-config.yaml", "HelmChartConfig kube-system/traefik", "no effect")
 	want(t, found, Changes, "/var/lib/rancher/k3s/server/db/state.db", "SQLite", "empty cluster")
 	if Worst(found) != Cannot {

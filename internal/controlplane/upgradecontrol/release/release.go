@@ -114,7 +114,7 @@ func (s *Source) allow(text string) error {
 		}
 		return fmt.Errorf("read the URL: %w", err)
 	case parsed.Host == "" || parsed.Scheme != "https" && parsed.Scheme != "http":
-		return fmt.Errorf("%q is not a URL: write one that begins with https://", shown(text))
+		return fmt.Errorf("%q is not a URL that begins with https://", shown(text))
 	case parsed.Scheme == "http" && s.key == nil:
 		return fmt.Errorf("anybody on the way can change what %s sends: use https://, or put the public key that releases are signed by into %s on every server", shown(text), KeyFile)
 	}

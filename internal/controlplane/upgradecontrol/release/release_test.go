@@ -286,8 +286,8 @@ func TestNew(t *testing.T) {
 	}{
 		"the default":       {"", nil, ""},
 		"http without key":  {"http://192.0.2.1/x", nil, "anybody on the way"},
-		"a file":            {"file:///x", nil, "no URL"},
-		"a word":            {"releases", nil, "no URL"},
+		"a file":            {"file:///x", nil, "not a URL"},
+		"a word":            {"releases", nil, "not a URL"},
 		"a broken URL":      {"https://[", nil, "missing"},
 		"no PEM":            {"https://192.0.2.1", []byte("x"), "no public key in PEM"},
 		"an empty key":      {"https://192.0.2.1", []byte{}, "no public key in PEM"},

@@ -198,8 +198,8 @@ func TestVersion(t *testing.T) {
 	s := newStore(t)
 	for script, want := range map[string]string{
 		"#!/bin/sh\necho kedge v1.37.3+kedge.1": "v1.37.3+kedge.1",
-		"#!/bin/sh\necho kedge \"$1\"":          "no kedge",
-		"#!/bin/sh\necho Python 3":              "no kedge",
+		"#!/bin/sh\necho kedge \"$1\"":          "not a kedge",
+		"#!/bin/sh\necho Python 3":              "not a kedge",
 		"#!/bin/sh\necho no >&2; exit 3":        "it does not run here: exit status 3 no",
 		"nothing":                               "does not run here",
 	} {
