@@ -17,7 +17,6 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/datadir"
 	"github.com/kedge-dev/kedge/internal/throwaway/clusters"
 	"github.com/kedge-dev/kedge/internal/throwaway/keeper"
-	"github.com/kedge-dev/kedge/internal/throwaway/session"
 )
 
 // clusterTimeout limits how long a cluster may take to become ready.
@@ -256,7 +255,7 @@ func loadImages(c *cli.Context, store clusters.Store) error {
 	if err != nil {
 		return err
 	}
-	names, err := session.LoadImages(c.Context, known, c.Args().Tail())
+	names, err := keeper.LoadImages(c.Context, known, c.Args().Tail())
 	for _, name := range names {
 		fmt.Fprintln(c.App.Writer, name)
 	}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strconv"
 	"time"
 
@@ -11,6 +12,7 @@ import (
 
 	"github.com/kedge-dev/kedge/internal/throwaway/clusters"
 	"github.com/kedge-dev/kedge/internal/throwaway/keeper"
+	"github.com/kedge-dev/kedge/internal/throwaway/rootless"
 	"github.com/kedge-dev/kedge/internal/throwaway/session"
 )
 
@@ -115,8 +117,18 @@ func runOptions(c *cli.Context) (session.Options, error) {
 			}
 		}
 	}
-	if err := rootOnly("sudo kedge run …"); err != nil && !cluster.APIOnly {
-		return session.Options{}, err
+	if os.Geteuid() != 0 && !cluster.APIOnly {
+		if err := rootless.Prepare(); err != nil {
+			return session.Options{}, err
+		}
+	}
+	var images []string
+	for _, file := range c.StringSlice(imageFlag) {
+		path, err := filepath.Abs(file) // The keeper has another working folder.
+		if err != nil {
+			return session.Options{}, fmt.Errorf("read --%s: %w", imageFlag, err)
+		}
+		images = append(images, path)
 	}
 	store, err := clusters.Default()
 	if err != nil {
@@ -127,7 +139,7 @@ func runOptions(c *cli.Context) (session.Options, error) {
 		return session.Options{}, fmt.Errorf("find executable: %w", err)
 	}
 	return session.Options{
-		Store: store, Cluster: cluster, Images: c.StringSlice(imageFlag), Manifests: c.StringSlice(manifestFlag), Wait: c.Bool(waitFlag),
+		Store: store, Cluster: cluster, Images: images, Manifests: c.StringSlice(manifestFlag), Wait: c.Bool(waitFlag),
 		Timeout: time.Duration(*c.Generic(timeoutFlag).(*lifetime)), KeepOnFailure: c.Bool(keepOnFailureFlag), Logs: c.String(logsFlag), Owner: session.User{ID: owner(), Group: ownerGroup()},
 		Command: c.Args().Slice(), Executable: executable, Progress: progress.step, Note: progress.note,
 	}, nil
@@ -173,12 +185,12 @@ func behindSudo(variable string, own int) int {
 	return own
 }
 
-// rootOnly fails for everybody except root. command is what to run.
+// rootOnly fails for everybody except root, who has the clusters. command is what to run.
 func rootOnly(command string) error {
 	if os.Geteuid() == 0 {
 		return nil
 	}
-	return fmt.Errorf("only root can make nodes, which are namespaces with containers and networks: run `%s`", command)
+	return fmt.Errorf("only root has clusters that stay, and sees those of root: run `%s`", command)
 }
 
 // keeperCommand is what keeper.Launch runs.

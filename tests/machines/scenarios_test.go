@@ -31,6 +31,7 @@ var scenarios = []scenario{
 	{"machine", everywhere, isAsInTable, true},
 	{"refused", withoutControllers, checkRefuses, false},
 	{"without-inet", ofDebian, refusesWithoutInet, false},
+	{"rootless", func(m machine) bool { return onLarge(m) && withVersion2(m) && withSystemd(m) }, runsRootless, false},
 	{"install", withControllers, install, true},
 	{"pods", withControllers, runPods, true},
 	{"journal", withSystemd, journal, false},

@@ -153,7 +153,7 @@ var k3sKeys = []K3sKey{
 	{"secrets-encryption", Same, "", "The default is true."},
 	{"secrets-encryption-provider", Needless, "", "kedge chooses the cipher of new keys, and reads what other keys have encrypted."},
 	{"enable-pprof", Needless, "", "`kedge support-bundle` has the profiles of the running process."},
-	{"rootless", Refused, "", "kedge makes networks and mounts, which needs root: remove the key, and run kedge as root."},
+	{"rootless", Refused, "", "A server or an agent makes networks and mounts of the host, which needs root: remove the key, and run kedge as root. `kedge run` makes a cluster for one command without root."},
 	{"prefer-bundled-bin", Needless, "", "kedge always prefers its own programs."},
 }
 

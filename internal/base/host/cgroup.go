@@ -12,11 +12,15 @@ import (
 )
 
 // DelegateCgroups makes cgroups of version 2 usable if this process is in a container without systemd, as
-// the component of New does. The processes of the container move to another cgroup.
+// the component of New does, or in a user namespace with a cgroup of its own. The processes of the container move to
+// another cgroup.
 func DelegateCgroups() error {
 	facts, err := Detect()
-	if err != nil || facts.CgroupVersion != 2 || facts.Systemd {
+	if err != nil || facts.CgroupVersion != 2 || facts.Systemd && !facts.UserNamespace {
 		return err
+	}
+	if missing := facts.missingControllers(); len(missing) > 0 {
+		return fmt.Errorf("this cgroup does not have the controllers %s: %s", strings.Join(missing, ", "), facts.controllerHint(missing))
 	}
 	_, err = delegate("/sys/fs/cgroup")
 	return err

@@ -37,7 +37,10 @@ type Facts struct {
 	Controllers []string
 	// Systemd is whether systemd is the init system.
 	Systemd bool
-	// SysResource is whether this process has CAP_SYS_RESOURCE, without which
+	// UserNamespace is whether this process is in a user namespace: what belongs to the whole machine, such as
+	// settings of the kernel outside of networks, cannot be changed.
+	UserNamespace bool
+	// SysResource is whether this process has CAP_SYS_RESOURCE on the machine, without which
 	// no process's OOM score can be lowered.
 	SysResource bool
 	// AppArmor is whether the kernel enforces it and its parser is there.
@@ -83,15 +86,18 @@ func (p probe) detect() (Facts, error) {
 	if err := p.cgroups(&facts); err != nil {
 		return Facts{}, err
 	}
+	facts.UserNamespace = p.userNamespace()
 	if facts.SysResource, err = p.sysResource(); err != nil {
 		return Facts{}, err
 	}
+	facts.SysResource = facts.SysResource && !facts.UserNamespace
 	if facts.MemoryBytes, err = p.memory(); err != nil {
 		return Facts{}, err
 	}
 	if enabled, err := os.ReadFile(p.path("sys/module/apparmor/parameters/enabled")); err == nil {
 		_, err := p.lookPath("apparmor_parser")
-		facts.AppArmor = bytes.HasPrefix(enabled, []byte("Y")) && err == nil
+		// Only the machine's own root loads profiles.
+		facts.AppArmor = bytes.HasPrefix(enabled, []byte("Y")) && err == nil && !facts.UserNamespace
 	}
 	facts.CgroupDriver = p.driver(facts)
 	return facts, nil
@@ -232,6 +238,12 @@ var requiredControllers = map[int][]string{
 func (f Facts) missingControllers() []string {
 	return slices.DeleteFunc(slices.Clone(requiredControllers[f.CgroupVersion]),
 		func(c string) bool { return slices.Contains(f.Controllers, c) })
+}
+
+// userNamespace tells whether the user IDs of this process are not those of the machine: user_namespaces(7).
+func (p probe) userNamespace() bool {
+	text, err := os.ReadFile(p.path("proc/self/uid_map"))
+	return err == nil && strings.Join(strings.Fields(string(text)), " ") != "0 0 4294967295"
 }
 
 func (p probe) sysResource() (bool, error) {

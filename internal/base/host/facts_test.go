@@ -87,8 +87,12 @@ func TestDetect(t *testing.T) {
 		"hybrid, read-only": {files: with("proc/mounts", strings.ReplaceAll(hybridMounts, "cgroup rw", "cgroup ro")), version: 1, driver: DriverCgroupfs, check: func(f Facts) bool {
 			return strings.HasPrefix(f.controllerHint(f.missingControllers()), "cpu, memory, pids, cpuacct, cpuset: /sys/fs/cgroup is mounted read-only")
 		}},
-		"hybrid under systemd":                {files: with("proc/mounts", hybridMounts, "proc/1/comm", "systemd\n", "run/systemd/system/", ""), version: 1, driver: DriverCgroupfs},
-		"no cgroups":                          {files: with("proc/mounts", "proc /proc proc rw 0 0\n"), err: "no cgroups are mounted"},
+		"hybrid under systemd": {files: with("proc/mounts", hybridMounts, "proc/1/comm", "systemd\n", "run/systemd/system/", ""), version: 1, driver: DriverCgroupfs},
+		"no cgroups":           {files: with("proc/mounts", "proc /proc proc rw 0 0\n"), err: "no cgroups are mounted"},
+		"a user namespace": {files: with("proc/self/uid_map", "         0       1000          1\n         1     100000      65536\n", "sys/module/apparmor/parameters/enabled", "Y\n"), version: 2, driver: DriverCgroupfs,
+			check: func(f Facts) bool { return f.UserNamespace && !f.SysResource && !f.AppArmor }},
+		"the machine's own users": {files: with("proc/self/uid_map", "         0          0 4294967295\n"), version: 2, driver: DriverCgroupfs,
+			check: func(f Facts) bool { return !f.UserNamespace && f.SysResource }},
 		"no CAP_SYS_RESOURCE":                 {files: with("proc/self/status", fewCaps), version: 2, driver: DriverCgroupfs, check: func(f Facts) bool { return !f.SysResource }},
 		"systemd came while pods run":         {files: with("proc/1/comm", "systemd\n", "run/systemd/system/", "", "run/kedge/cgroup-driver", DriverCgroupfs, shimState+"pod/", ""), version: 2, driver: DriverCgroupfs},
 		"systemd came after the pods":         {files: with("proc/1/comm", "systemd\n", "run/systemd/system/", "", "run/kedge/cgroup-driver", DriverCgroupfs, shimState, ""), version: 2, driver: DriverSystemd},

@@ -3,7 +3,12 @@ package election
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
+
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 )
 
 // Loops are loops that only one server runs at a time.
@@ -17,6 +22,19 @@ type Loops interface {
 type Follower interface {
 	// Follow does that until ctx ends.
 	Follow(ctx context.Context) error
+}
+
+// Clients makes the clients of loops: for the kinds of Kubernetes, and for custom ones.
+func Clients(config *rest.Config) (kubernetes.Interface, dynamic.Interface, error) {
+	api, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return nil, nil, fmt.Errorf("make client: %w", err)
+	}
+	custom, err := dynamic.NewForConfig(config)
+	if err != nil {
+		return nil, nil, fmt.Errorf("make client of custom resources: %w", err)
+	}
+	return api, custom, nil
 }
 
 // RunLoops runs loops in every term of this server, until ctx ends or until the

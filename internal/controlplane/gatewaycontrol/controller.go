@@ -3,7 +3,6 @@ package gatewaycontrol
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net/netip"
 	"sync"
 	"time"
@@ -23,6 +22,7 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/events"
 	"github.com/kedge-dev/kedge/internal/base/loop"
 	"github.com/kedge-dev/kedge/internal/base/objectcache"
+	"github.com/kedge-dev/kedge/internal/controlplane/election"
 	"github.com/kedge-dev/kedge/internal/controlplane/gatewaycontrol/acme"
 	"github.com/kedge-dev/kedge/internal/controlplane/gatewaycontrol/front"
 )
@@ -47,9 +47,9 @@ type ControllerConfig struct {
 // Controller writes what follows from Gateways and Ingresses into the cluster. It implements
 // the election package's Loops.
 type Controller struct {
-	cfg  ControllerConfig
-	log  *logrus.Entry
-	dial func(*rest.Config) (kubernetes.Interface, dynamic.Interface, error) // another one in tests
+	cfg     ControllerConfig
+	log     *logrus.Entry
+	clients func(*rest.Config) (kubernetes.Interface, dynamic.Interface, error) // another one in tests
 	// newIssuer makes an acme.Manager, and something else in tests.
 	newIssuer func(acme.Config) issuer
 }
@@ -57,29 +57,16 @@ type Controller struct {
 // NewController makes the controller.
 func NewController(cfg ControllerConfig) *Controller {
 	return &Controller{
-		cfg: cfg, log: logrus.WithField("component", controllerName), dial: dial,
+		cfg: cfg, log: logrus.WithField("component", controllerName), clients: election.Clients,
 		newIssuer: func(cfg acme.Config) issuer { return acme.New(cfg) },
 	}
-}
-
-// dial makes clients for the kinds of Kubernetes and for custom ones.
-func dial(config *rest.Config) (kubernetes.Interface, dynamic.Interface, error) {
-	api, err := kubernetes.NewForConfig(config)
-	if err != nil {
-		return nil, nil, fmt.Errorf("make client: %w", err)
-	}
-	custom, err := dynamic.NewForConfig(config)
-	if err != nil {
-		return nil, nil, fmt.Errorf("make client of custom resources: %w", err)
-	}
-	return api, custom, nil
 }
 
 // Lead implements the election package's Loops. It is ready when it has read what it writes.
 func (c *Controller) Lead(ctx context.Context, ready func()) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	api, custom, err := c.dial(c.cfg.Client(ctx))
+	api, custom, err := c.clients(c.cfg.Client(ctx))
 	if err != nil {
 		return err
 	}

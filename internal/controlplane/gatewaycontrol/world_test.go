@@ -76,7 +76,7 @@ func run(t *testing.T, objects string, do func(*world)) {
 			ACME:  acme.Config{Directory: "https://ca.example/directory", Refused: []netip.Prefix{netip.MustParsePrefix("10.42.0.0/16")}},
 		})
 		controller.newIssuer = w.issuer.make
-		controller.dial = func(*rest.Config) (kubernetes.Interface, dynamic.Interface, error) { return w.api, w.custom, nil }
+		controller.clients = func(*rest.Config) (kubernetes.Interface, dynamic.Interface, error) { return w.api, w.custom, nil }
 		var running sync.WaitGroup
 		running.Go(func() {
 			if err := w.compiler.Run(ctx, func() {}); err != nil {

@@ -28,6 +28,7 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/objectcache"
 	"github.com/kedge-dev/kedge/internal/base/upgrades"
 	"github.com/kedge-dev/kedge/internal/cluster/servers"
+	"github.com/kedge-dev/kedge/internal/controlplane/election"
 	"github.com/kedge-dev/kedge/internal/controlplane/upgradecontrol/release"
 )
 
@@ -54,34 +55,21 @@ type ControllerConfig struct {
 
 // Controller carries Plans out. It implements the election package's Loops.
 type Controller struct {
-	cfg  ControllerConfig
-	log  *logrus.Entry
-	dial func(*rest.Config) (kubernetes.Interface, dynamic.Interface, error) // another one in tests
+	cfg     ControllerConfig
+	log     *logrus.Entry
+	clients func(*rest.Config) (kubernetes.Interface, dynamic.Interface, error) // another one in tests
 }
 
 // NewController makes the controller.
 func NewController(cfg ControllerConfig) *Controller {
-	return &Controller{cfg: cfg, log: logrus.WithField("component", "upgrade"), dial: dial}
-}
-
-// dial makes clients for the kinds of Kubernetes and for Plans.
-func dial(config *rest.Config) (kubernetes.Interface, dynamic.Interface, error) {
-	api, err := kubernetes.NewForConfig(config)
-	if err != nil {
-		return nil, nil, fmt.Errorf("make client: %w", err)
-	}
-	custom, err := dynamic.NewForConfig(config)
-	if err != nil {
-		return nil, nil, fmt.Errorf("make client of Plans: %w", err)
-	}
-	return api, custom, nil
+	return &Controller{cfg: cfg, log: logrus.WithField("component", "upgrade"), clients: election.Clients}
 }
 
 // Lead implements the election package's Loops.
 func (c *Controller) Lead(ctx context.Context, ready func()) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	api, custom, err := c.dial(c.cfg.Client(ctx))
+	api, custom, err := c.clients(c.cfg.Client(ctx))
 	if err != nil {
 		return err
 	}

@@ -190,7 +190,7 @@ func TestLead(t *testing.T) {
 		controller := NewController(ControllerConfig{
 			Client: p.cfg.Client, Informers: informers, Plans: p, Node: "s",
 		})
-		controller.dial = func(*rest.Config) (kubernetes.Interface, dynamic.Interface, error) { return c.api, c.custom, nil }
+		controller.clients = func(*rest.Config) (kubernetes.Interface, dynamic.Interface, error) { return c.api, c.custom, nil }
 		ctx, cancel := context.WithCancel(t.Context())
 		var running sync.WaitGroup
 		running.Go(func() {

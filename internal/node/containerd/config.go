@@ -94,6 +94,7 @@ type (
 	runtimeConfig struct {
 		EnableSELinux       bool             `toml:"enable_selinux,omitempty"`
 		RestrictOOMScoreAdj bool             `toml:"restrict_oom_score_adj,omitempty"`
+		DisableAppArmor     bool             `toml:"disable_apparmor,omitempty"`
 		DeviceOwnership     bool             `toml:"device_ownership_from_security_context,omitempty"`
 		StatsCollectPeriod  string           `toml:"stats_collect_period"`
 		CNI                 cniConfig        `toml:"cni"`
@@ -169,6 +170,7 @@ func generate(cfg Config, snapshotter string, runtimes []Runtime, port string) *
 			Runtime: runtimeConfig{
 				EnableSELinux:       cfg.SELinux,
 				RestrictOOMScoreAdj: !cfg.Facts.SysResource,
+				DisableAppArmor:     cfg.Facts.UserNamespace,
 				DeviceOwnership:     cfg.NonrootDevices,
 				StatsCollectPeriod:  never,
 				CNI:                 cniConfig{BinDirs: cfg.CNIBinDirs, ConfDir: cfg.CNIConfDir},

@@ -220,8 +220,18 @@ func (s Setup) writeFiles() error {
 func ReadOnly(source, target string) []Mount {
 	return []Mount{
 		{Source: source, Target: target, Flags: unix.MS_BIND | unix.MS_REC},
-		{Target: target, Flags: unix.MS_BIND | unix.MS_REMOUNT | unix.MS_RDONLY},
+		{Target: target, Flags: unix.MS_BIND | unix.MS_REMOUNT | unix.MS_RDONLY | restrictions(source)},
 	}
+}
+
+// restrictions returns what the mount of a path does not allow. Without them, a second mount would allow it, and in a
+// user namespace the kernel would refuse that: mount_namespaces(7).
+func restrictions(path string) uintptr {
+	var stat unix.Statfs_t
+	if err := unix.Statfs(path, &stat); err != nil {
+		return 0 // The mount itself says what is wrong.
+	}
+	return uintptr(stat.Flags) & (unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC)
 }
 
 // Do makes the mount in the mount namespace of the calling thread.

@@ -4,7 +4,44 @@ import (
 	"os"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kedge-dev/kedge/internal/testutil"
 )
+
+func TestMain(m *testing.M) { testutil.RunInOwnNetwork(m) }
+
+// TestReadOnlyKeepsRestrictions wants a folder that is shown to a host to allow no more there than on the machine.
+func TestReadOnlyKeepsRestrictions(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	const restricted = unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC
+	source, target := t.TempDir(), t.TempDir()
+	for _, flags := range []uintptr{0, unix.MS_NOSUID, restricted} {
+		if err := (Mount{Source: "tmpfs", Target: source, Kind: "tmpfs", Flags: flags}).Do(); err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range ReadOnly(source, target) {
+			if err := m.Do(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		var stat unix.Statfs_t
+		if err := unix.Statfs(target, &stat); err != nil {
+			t.Fatal(err)
+		}
+		if got, want := uintptr(stat.Flags)&(restricted|unix.MS_RDONLY), flags|unix.MS_RDONLY; got != want {
+			t.Errorf("a folder with the flags %x is shown with %x, want %x", flags, got, want)
+		}
+		for _, path := range []string{target, source} {
+			if err := unix.Unmount(path, 0); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
 
 // TestFirstProcessGetsNoSecrets wants the programs of a host to see no variable of the machine.
 func TestFirstProcessGetsNoSecrets(t *testing.T) {

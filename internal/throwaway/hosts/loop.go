@@ -76,8 +76,8 @@ func ForLoops(do func(device *os.File, info *unix.LoopInfo64) error) error {
 	}
 	for _, folder := range inUse {
 		device, err := os.Open(filepath.Join("/dev", filepath.Base(filepath.Dir(folder))))
-		if errors.Is(err, fs.ErrNotExist) {
-			continue // It belongs to the machine of this container.
+		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) {
+			continue // It belongs to the machine of this container, or to root.
 		}
 		if err != nil {
 			return err

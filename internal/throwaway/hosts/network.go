@@ -69,7 +69,7 @@ func (n *Network) make() error {
 	if err != nil {
 		return fmt.Errorf("make network namespace: %w", err)
 	}
-	if n.Handle, err = netlink.NewHandleAt(n.NS); err != nil {
+	if n.Handle, err = handleAt(n.NS); err != nil {
 		return err
 	}
 	attrs := netlink.NewLinkAttrs()
@@ -105,6 +105,16 @@ func Within(ns netns.NsHandle, f func() error) error {
 	})
 }
 
+// handleAt returns a handle that changes a network namespace. netlink's own function returns to the namespace that the
+// thread had before, and in a user namespace the kernel does not let it: the machine's network belongs to others.
+func handleAt(ns netns.NsHandle) (handle *netlink.Handle, err error) {
+	err = Within(ns, func() error {
+		handle, err = netlink.NewHandle()
+		return err
+	})
+	return handle, err
+}
+
 // onOwnThread runs f on a new thread. The thread is never unlocked, so it ends with f.
 func onOwnThread(f func() error) error {
 	done := make(chan error)
@@ -134,7 +144,7 @@ func (n *Network) Attach(number int, ns netns.NsHandle, name string, route bool)
 	if err := n.Handle.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: name, PeerNamespace: netlink.NsFd(ns), PeerHardwareAddr: hardware}); err != nil {
 		return fmt.Errorf("make veth: %w", err)
 	}
-	handle, err := netlink.NewHandleAt(ns)
+	handle, err := handleAt(ns)
 	if err != nil {
 		return err
 	}

@@ -72,7 +72,7 @@ func (p *Program) start(setup Setup, log *os.File) error {
 	err = p.init.Start()
 	reporter.Close()
 	if err != nil {
-		return explain(fmt.Errorf("start first process: %w", err), os.Geteuid())
+		return Explain(fmt.Errorf("start first process: %w", err))
 	}
 	answer, err := io.ReadAll(report)
 	if err != nil || string(answer) != "ok" {
@@ -84,7 +84,9 @@ func (p *Program) start(setup Setup, log *os.File) error {
 	return nil
 }
 
-// explain adds what to do to a fault of a user without rights.
+// Explain adds what to do to a fault of making namespaces, if this user is not root.
+func Explain(err error) error { return explain(err, os.Geteuid()) }
+
 func explain(err error, user int) error {
 	if user != 0 && (errors.Is(err, unix.EPERM) || errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EACCES)) {
 		return fmt.Errorf("%w: %w", err, ErrUserNamespace)

@@ -54,7 +54,11 @@ func CheckConfig(cfg *config.Config, sources config.Sources) error {
 	return errors.Join(faults...)
 }
 
-// settings returns the text of nodeSettings.
-func settings(c clusters.Cluster, number int) string {
-	return fmt.Sprintf("kubelet-arg+: [%q]\n", cgroupRoot+"=/"+nodeCgroup(c, number))
+// settings returns the text of nodeSettings. Nodes of an ordinary user have no loop devices, which local volumes need.
+func settings(c clusters.Cluster, number int, rootless bool) string {
+	text := fmt.Sprintf("kubelet-arg+: [%q]\n", cgroupRoot+"=/"+nodeCgroup(c, number))
+	if rootless && number <= c.Servers {
+		text += fmt.Sprintf("disable+: [%s]\n", config.LocalStorage)
+	}
+	return text
 }

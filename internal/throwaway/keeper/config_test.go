@@ -46,6 +46,17 @@ func TestListsAreMerged(t *testing.T) {
 	}
 }
 
+// TestNoVolumesWithoutRoot wants only nodes of an ordinary user to have no local volumes.
+func TestNoVolumesWithoutRoot(t *testing.T) {
+	c := clusters.Cluster{Name: "x", Nodes: 1, Servers: 1}
+	for _, rootless := range []bool{false, true} {
+		cfg, _ := load(t, settings(c, 1, rootless))
+		if cfg.Cluster.Has(config.LocalStorage) == rootless {
+			t.Errorf("without root: %t; local volumes: %t", rootless, cfg.Cluster.Has(config.LocalStorage))
+		}
+	}
+}
+
 // TestCheckConfig wants each setting that the keeper owns to be refused with its line, and others not.
 func TestCheckConfig(t *testing.T) {
 	tokens := filepath.Join(t.TempDir(), "token")

@@ -52,7 +52,15 @@ type keeper struct {
 	report func(Report)
 	// isNew says that the cluster goes if it does not get ready.
 	isNew bool
+	// archives are images that all nodes get.
+	archives []string
+	// rootless says that this process is in a user namespace, and cannot change the machine's network.
+	rootless bool
+	// helpers is the folder with the unpacked helpers.
+	helpers string
 
+	// url is the URL of the API, which the machine reaches.
+	url       string
 	layout    layout
 	network   *hosts.Network
 	egress    *egress.Egress
@@ -101,11 +109,14 @@ func (k *keeper) live(ctx context.Context) error {
 	if err := k.writeKubeconfig(); err != nil {
 		return err
 	}
-	k.status.State, k.status.API = clusters.Ready, k.url()
+	if err := k.loadImages(ctx); err != nil {
+		return err
+	}
+	k.status.State, k.status.API = clusters.Ready, k.url
 	if err := k.Write(k.status); err != nil {
 		return err
 	}
-	k.report(Report{Ready: true, Name: k.Name, API: k.url(), Kubeconfig: k.store.Kubeconfig(k.Name), Logs: k.store.Logs(k.Cluster)})
+	k.report(Report{Ready: true, Name: k.Name, API: k.url, Kubeconfig: k.store.Kubeconfig(k.Name), Logs: k.store.Logs(k.Cluster)})
 	select {
 	case <-ctx.Done():
 		return nil
@@ -119,14 +130,12 @@ func (k *keeper) step(name string, began time.Time) {
 	k.report(Report{Step: name, Seconds: time.Since(began).Seconds()})
 }
 
-// url returns the URL of the API, which the machine reaches.
-func (k *keeper) url() string {
-	return fmt.Sprintf("https://%s", netip.AddrPortFrom(k.Addresses().Address(1), 6443))
-}
+// api returns where the first server answers.
+func (k *keeper) api() netip.AddrPort { return netip.AddrPortFrom(k.Addresses().Address(1), 6443) }
 
 // make makes the network, the ways in and out, and the nodes.
 func (k *keeper) make(ctx context.Context) (err error) {
-	helpers, err := assets.Unpack(helpersFolder)
+	helpers, err := assets.Unpack(k.helpers)
 	if err != nil {
 		return err
 	}
@@ -138,7 +147,7 @@ func (k *keeper) make(ctx context.Context) (err error) {
 	if err != nil {
 		return fmt.Errorf("find the executable of kedge: %w", err)
 	}
-	k.layout = layout{helpers: helpersFolder, executable: executable}
+	k.layout = layout{helpers: k.helpers, executable: executable, rootless: k.rootless}
 	if k.network, err = hosts.NewNetwork(k.Addresses()); err != nil {
 		return err
 	}
@@ -173,8 +182,40 @@ func (k *keeper) make(ctx context.Context) (err error) {
 	return k.Write(k.status)
 }
 
-// connect connects the network with the machine, and opens the ways in and out.
+// connect opens the ways in and out of the network.
 func (k *keeper) connect(ctx context.Context) error {
+	subnet := k.Addresses()
+	out := egress.Config{
+		NS: k.network.NS, Bridge: subnet.Address(hosts.Gateway), Network: netip.PrefixFrom(subnet.Address(0), 24),
+		Refused: clusters.Range(), ResolvConf: "/etc/resolv.conf", Own: egress.OwnAddresses,
+	}
+	var err error
+	if k.published, err = publish(k.network.NS, k.Published, subnet.Address(1)); err != nil {
+		return err
+	}
+	if k.rootless {
+		// No interface of the machine leads to the network. So the API has a port of loopback, and the machine cannot
+		// see an address of the cluster.
+		out.Own = func() (map[netip.Addr]bool, error) { return nil, nil }
+		port, err := k.published.open("the API", netip.MustParseAddrPort("127.0.0.1:0"), k.api())
+		if err != nil {
+			return err
+		}
+		k.url = "https://" + port.String()
+	} else if err := k.attach(ctx); err != nil {
+		return err
+	}
+	if k.egress, err = egress.New(ctx, out); err != nil {
+		return err
+	}
+	if k.Registry != 0 {
+		k.images, err = k.serveImages()
+	}
+	return err
+}
+
+// attach gives the machine an interface of the network.
+func (k *keeper) attach(ctx context.Context) error {
 	machine, err := netns.Get()
 	if err != nil {
 		return fmt.Errorf("find the machine's network: %w", err)
@@ -184,24 +225,8 @@ func (k *keeper) connect(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := k.network.SetGateway(clusters.Uplink); err != nil {
-		return err
-	}
-	subnet := k.Addresses()
-	k.egress, err = egress.New(ctx, egress.Config{
-		NS: k.network.NS, Bridge: subnet.Address(hosts.Gateway), Network: netip.PrefixFrom(subnet.Address(0), 24),
-		Refused: clusters.Range(), ResolvConf: "/etc/resolv.conf", Own: egress.OwnAddresses,
-	})
-	if err != nil {
-		return err
-	}
-	if k.published, err = publish(k.Published, subnet.Address(1)); err != nil {
-		return err
-	}
-	if k.Registry != 0 {
-		k.images, err = k.serveImages()
-	}
-	return err
+	k.url = "https://" + k.api().String()
+	return k.network.SetGateway(clusters.Uplink)
 }
 
 // attach calls try, which makes an interface of the machine. The kernel removes the interface of a killed keeper some
@@ -257,7 +282,7 @@ func (k *keeper) writeKubeconfig() error {
 		return fmt.Errorf("read kubeconfig of the server: %w", err)
 	}
 	for _, cluster := range cfg.Clusters {
-		cluster.Server = k.url()
+		cluster.Server = k.url
 	}
 	text, err := clientcmd.Write(*cfg)
 	if err != nil {
@@ -301,8 +326,10 @@ func (k *keeper) remove() error {
 		k.egress.Close()
 	}
 	if k.network != nil {
-		// The kernel removes a namespace at some later time: nobody should see the interface until then.
-		_ = k.network.Detach(clusters.Uplink)
+		if !k.rootless {
+			// The kernel removes a namespace at some later time: nobody should see the interface until then.
+			_ = k.network.Detach(clusters.Uplink)
+		}
 		k.network.Close()
 	}
 	if k.Temporary || k.isNew && k.status.State != clusters.Ready {

@@ -16,6 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kedge-dev/kedge/internal/throwaway/clusters"
+	"github.com/kedge-dev/kedge/internal/throwaway/hosts"
+	"github.com/kedge-dev/kedge/internal/throwaway/rootless"
 )
 
 // Job is what a keeper is told at its start.
@@ -24,6 +26,10 @@ type Job struct {
 	// Cluster is a new cluster. If Existing is true, only its name counts.
 	Cluster  clusters.Cluster
 	Existing bool
+	// Images are the paths of archives with images, which all nodes get before the cluster is ready.
+	Images []string
+	// Rootless says that the keeper runs in a user namespace of an ordinary user: Launch sets it.
+	Rootless bool
 }
 
 // Report is what a keeper tells the process that has started it.
@@ -61,6 +67,7 @@ type Process struct {
 // Launch starts a keeper. The keeper ends, and removes the cluster, when this process ends in whatever way,
 // unless it calls Detach.
 func Launch(job Job) (*Process, error) {
+	job.Rootless = os.Geteuid() != 0 && !job.Cluster.APIOnly
 	text, err := json.Marshal(job)
 	if err != nil {
 		return nil, err
@@ -71,10 +78,13 @@ func Launch(job Job) (*Process, error) {
 		return nil, fmt.Errorf("start keeper: %w", err)
 	}
 	os.Remove(log.Name())
-	p := &Process{cmd: exec.Command("/proc/self/exe", Command), log: log, failed: make(chan error, 1)}
+	p := &Process{log: log, failed: make(chan error, 1)}
+	if p.cmd, err = command(job.Rootless); err != nil {
+		return nil, err
+	}
 	p.cmd.Stderr = log
 	// Signals of the terminal are for the user's command only.
-	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	p.cmd.SysProcAttr.Setsid = true
 	p.cmd.Dir = "/"
 	hold, err := p.cmd.StdinPipe()
 	if err != nil {
@@ -85,13 +95,34 @@ func Launch(job Job) (*Process, error) {
 		return nil, err
 	}
 	if err := p.cmd.Start(); err != nil {
-		return nil, fmt.Errorf("start keeper: %w", err)
+		return nil, hosts.Explain(fmt.Errorf("start keeper: %w", err))
 	}
 	p.hold, p.reports = hold, bufio.NewScanner(reports)
+	if job.Rootless {
+		if err := rootless.GiveIDs(p.cmd.Process.Pid); err != nil {
+			_ = p.Stop()
+			return nil, err
+		}
+		text = append([]byte("go\n"), text...)
+	}
 	if _, err := p.hold.Write(append(text, '\n')); err != nil {
 		return nil, errors.Join(fmt.Errorf("start keeper: %w", err), p.Stop())
 	}
 	return p, nil
+}
+
+// command returns the command of a keeper.
+func command(inNamespace bool) (*exec.Cmd, error) {
+	if !inNamespace {
+		cmd := exec.Command("/proc/self/exe", Command)
+		cmd.SysProcAttr = &syscall.SysProcAttr{}
+		return cmd, nil
+	}
+	executable, err := os.Executable()
+	if err != nil {
+		return nil, fmt.Errorf("find the executable of kedge: %w", err)
+	}
+	return rootless.Command(executable, Command), nil
 }
 
 // WaitReady waits until the cluster can be used, and calls progress with each step until then. If ctx ends
@@ -216,6 +247,18 @@ func Main(ctx context.Context, in io.Reader, out io.Writer) error {
 }
 
 func run(ctx context.Context, job Job, report func(Report)) error {
+	helpers := helpersFolder
+	if job.Rootless {
+		// The user is the root of this namespace.
+		job.Cluster.Owner = 0
+		var err error
+		if helpers, err = rootless.Helpers(); err != nil {
+			return err
+		}
+		if err := rootless.Arrive(); err != nil {
+			return err
+		}
+	}
 	take := func() (*clusters.Held, error) { return job.Store.Create(job.Cluster) }
 	if job.Existing {
 		take = func() (*clusters.Held, error) { return job.Store.Hold(job.Cluster.Name) }
@@ -224,7 +267,7 @@ func run(ctx context.Context, job Job, report func(Report)) error {
 	if err != nil {
 		return err
 	}
-	k := &keeper{Held: held, store: job.Store, report: report, isNew: !job.Existing}
+	k := &keeper{Held: held, store: job.Store, report: report, isNew: !job.Existing, archives: job.Images, rootless: job.Rootless, helpers: helpers}
 	if held.APIOnly {
 		return k.keepAPI(ctx)
 	}

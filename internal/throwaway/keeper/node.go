@@ -44,6 +44,8 @@ type layout struct {
 	data string
 	// helpers is the folder with the unpacked helpers, and executable is kedge.
 	helpers, executable string
+	// rootless says that the node is in a user namespace of an ordinary user.
+	rootless bool
 }
 
 // base returns what every root begins with: a file system in memory, the programs of the machine, and
@@ -121,7 +123,7 @@ func (l layout) node(c clusters.Cluster, number int) hosts.Setup {
 		"/etc/machine-id":  hex.EncodeToString(id[:16]) + "\n",
 		"/etc/hosts":       fmt.Sprintf("127.0.0.1 localhost\n::1 localhost\n%s %s\n", address, name),
 		"/etc/resolv.conf": fmt.Sprintf("nameserver %s\n", c.Addresses().Address(hosts.Gateway)),
-		nodeSettings:       settings(c, number),
+		nodeSettings:       settings(c, number, l.rootless),
 	}
 	if c.Config != "" {
 		setup.Files[config.DefaultPath] = c.Config

@@ -44,7 +44,7 @@ func (k *keeper) startAll(ctx context.Context, failed chan error) error {
 		if err := k.giveToken(ctx, number, token, first, failed); err != nil {
 			return err
 		}
-		arguments := []string{command, "--server=" + k.url(), "--token-file=" + joinTokenFile}
+		arguments := []string{command, "--server=https://" + k.api().String(), "--token-file=" + joinTokenFile}
 		if command == "server" {
 			arguments = append(arguments, "--agent-token-file="+agentTokenFile)
 		}

@@ -46,7 +46,7 @@ type Options struct {
 func Run(ctx context.Context, o Options) (status int, err error) {
 	signals := catchSignals()
 	defer signals.stop()
-	process, err := keeper.Launch(keeper.Job{Store: o.Store, Cluster: o.Cluster})
+	process, err := keeper.Launch(keeper.Job{Store: o.Store, Cluster: o.Cluster, Images: o.Images})
 	if err != nil {
 		return 0, err
 	}
@@ -101,17 +101,6 @@ func (o *Options) prepare(ctx context.Context, process *keeper.Process) (ready k
 	})
 	if err != nil {
 		return ready, err
-	}
-	if len(o.Images) > 0 {
-		began := time.Now()
-		known, err := o.Store.Find(ready.Name)
-		if err == nil {
-			_, err = LoadImages(ctx, known, o.Images)
-		}
-		if err != nil {
-			return ready, becauseOf(ctx, err)
-		}
-		o.Progress("images", time.Since(began))
 	}
 	if len(o.Manifests) > 0 {
 		began := time.Now()

@@ -181,7 +181,17 @@ func TestWithoutRoot(t *testing.T) {
 		return m.begin(s)
 	}
 	before := m.state()
-	as("run", "--", "true").want(t, 1, "run `sudo kedge run …`")
+	for _, program := range []string{"newuidmap", "newgidmap"} {
+		m.CopyProgram("/bin/true", "/usr/local/bin/"+program)
+	}
+	for _, file := range []string{"/etc/subuid", "/etc/subgid"} {
+		m.WriteFile(file, "root:100000:65536\n")
+	}
+	as("run", "--", "true").want(t, 1, "/etc/subuid gives the user nobody 0 IDs", "Or run the command as root")
+	m.WriteFile("/etc/subuid", "nobody:100000:65536\n")
+	as("run", "--", "true").want(t, 1, "/etc/subgid gives the user nobody 0 IDs")
+	m.WriteFile("/etc/subgid", "65534:100000:65536\n")
+	as("run", "--", "true").want(t, 1, "cgroup", "Or run the command as root") // tests/machines has users who have one
 	as("cluster", "list").want(t, 1, "run `sudo kedge cluster list`")
 	as("run", "--api-only", "--", "bash", "-c", `/usr/local/bin/kedge kubectl create configmap made; /usr/local/bin/kedge kubectl get serviceaccounts`).
 		want(t, 0, "configmap/made created", "default")
