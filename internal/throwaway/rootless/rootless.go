@@ -126,6 +126,11 @@ func Arrive() error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("separate the mounts of the cluster from those of the machine: %w", err)
 	}
+	// The kernel refuses to mount a file system on itself (do_add_mount in fs/namespace.c), so there is another one between
+	// the two views of the cgroups.
+	if err := unix.Mount("tmpfs", cgroups, "tmpfs", unix.MS_RDONLY, ""); err != nil {
+		return fmt.Errorf("hide the cgroups of the machine: %w", err)
+	}
 	if err := unix.Mount("cgroup2", cgroups, "cgroup2", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""); err != nil {
 		return fmt.Errorf("mount the cgroups of the cluster: %w", err)
 	}
