@@ -1,6 +1,7 @@
 package machines
 
 import (
+	"maps"
 	"strconv"
 	"strings"
 	"testing"
@@ -13,7 +14,7 @@ var limited = map[string]string{
 	"memory.max":      "67108864",
 	"memory.high":     "max", // memory QoS is an alpha feature of the kubelet
 	"memory.swap.max": "0",
-	"pids.max":        "max", // the pod's cgroup has the node's limit
+	"pids.max":        "max", // the pod's cgroup has the node's limit. systemd has one for each of its units
 }
 
 // limits wants the kernel to have the limits of a container.
@@ -27,9 +28,13 @@ func limits(t *testing.T, l *life) {
 		container: "resources: {requests: {cpu: 100m, memory: 32Mi}, limits: {cpu: 200m, memory: 64Mi}}",
 		script:    "cd /sys/fs/cgroup; for file in " + strings.Join(files, " ") + "; do [ ! -e $file ] || echo $file: $(cat $file); done",
 	}.output(t, l)
+	want := maps.Clone(limited)
+	if l.init() == systemd {
+		want["pids.max"] = l.sh(t, "systemctl show -p DefaultTasksMax --value")
+	}
 	for _, line := range strings.Split(output, "\n") {
-		if name, got, _ := strings.Cut(line, ": "); got != limited[name] {
-			t.Errorf("%s of the container is %q, want %q", name, got, limited[name])
+		if name, got, _ := strings.Cut(line, ": "); got != want[name] {
+			t.Errorf("%s of the container is %q, want %q", name, got, want[name])
 		}
 	}
 	wants(t, output, "memory.max: ")

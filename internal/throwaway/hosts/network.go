@@ -109,7 +109,7 @@ func Within(ns netns.NsHandle, f func() error) error {
 // thread had before, and in a user namespace the kernel does not let it: the machine's network belongs to others.
 func handleAt(ns netns.NsHandle) (handle *netlink.Handle, err error) {
 	err = Within(ns, func() error {
-		handle, err = netlink.NewHandle()
+		handle, err = netlink.NewHandle(unix.NETLINK_ROUTE)
 		return err
 	})
 	return handle, err
