@@ -27,6 +27,9 @@ import (
 const (
 	// kindsPatience is how long the API may take to know kinds whose definitions were just applied.
 	kindsPatience = 20 * time.Second
+	// kubectlPatience is how long one request of kubectl may take. Without it kubectl gives up after 32 s, and on a slow
+	// machine the API needs longer to describe its kinds for the first time. --timeout limits everything together.
+	kubectlPatience = time.Hour
 	// lookPause is the pause between two looks at objects that are not ready yet.
 	lookPause = 200 * time.Millisecond
 )
@@ -56,7 +59,8 @@ func (o *Options) apply(ctx context.Context, ready keeper.Report) ([]*unstructur
 // applyOne runs kubectl, and runs it again while the API does not know kinds that the manifest itself defines.
 func (o *Options) applyOne(ctx context.Context, ready keeper.Report, manifest string) ([]byte, error) {
 	for began := time.Now(); ; time.Sleep(lookPause) {
-		cmd := exec.CommandContext(ctx, o.Executable, "kubectl", "apply", "--server-side", "--recursive", "--output=json", "--filename="+manifest)
+		cmd := exec.CommandContext(ctx, o.Executable, "kubectl", "apply", "--server-side", "--recursive", "--output=json",
+			"--request-timeout="+kubectlPatience.String(), "--filename="+manifest)
 		cmd.Env = environment(ready.Kubeconfig)
 		var output, faults bytes.Buffer
 		cmd.Stdout, cmd.Stderr = &output, &faults
