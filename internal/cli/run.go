@@ -185,12 +185,12 @@ func behindSudo(variable string, own int) int {
 	return own
 }
 
-// rootOnly fails for everybody except root, who has the clusters. command is what to run.
+// rootOnly fails for everybody except root. command is what to run.
 func rootOnly(command string) error {
 	if os.Geteuid() == 0 {
 		return nil
 	}
-	return fmt.Errorf("only root has clusters that stay, and sees those of root: run `%s`", command)
+	return fmt.Errorf("clusters of `kedge cluster create` belong to root: run `%s`", command)
 }
 
 // keeperCommand is what keeper.Launch runs.

@@ -19,8 +19,8 @@ func DelegateCgroups() error {
 	if err != nil || facts.CgroupVersion != 2 || facts.Systemd && !facts.UserNamespace {
 		return err
 	}
-	if missing := facts.missingControllers(); len(missing) > 0 {
-		return fmt.Errorf("this cgroup does not have the controllers %s: %s", strings.Join(missing, ", "), facts.controllerHint(missing))
+	if err := facts.checkControllers(); err != nil {
+		return err
 	}
 	_, err = delegate("/sys/fs/cgroup")
 	return err

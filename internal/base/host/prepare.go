@@ -52,9 +52,8 @@ func (p preparer) path(name string) string { return filepath.Join(p.root, name) 
 
 // prepare returns what a user should know, in words.
 func (p preparer) prepare(ctx context.Context) (notes []string, err error) {
-	if missing := p.Facts.missingControllers(); len(missing) > 0 {
-		return nil, fmt.Errorf("cgroups of version %d do not offer the controllers %s: %s",
-			p.Facts.CgroupVersion, strings.Join(missing, ", "), p.Facts.controllerHint(missing))
+	if err := p.Facts.checkControllers(); err != nil {
+		return nil, err
 	}
 	if err := p.recordDriver(); err != nil {
 		return nil, err
@@ -118,6 +117,15 @@ func (p preparer) recordDriver() error {
 		return fmt.Errorf("record cgroup driver: %w", err)
 	}
 	return nil
+}
+
+// checkControllers returns an error if pods cannot run for lack of cgroup controllers.
+func (f Facts) checkControllers() error {
+	missing := f.missingControllers()
+	if len(missing) == 0 {
+		return nil
+	}
+	return fmt.Errorf("cgroups of version %d do not offer the controllers %s: %s", f.CgroupVersion, strings.Join(missing, ", "), f.controllerHint(missing))
 }
 
 // controllerHint says why controllers are missing, and what to do.

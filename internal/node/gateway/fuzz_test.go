@@ -46,8 +46,8 @@ func FuzzListener(f *testing.F) {
 	})
 }
 
-// askFor asks for any host, and returns the status and the body of the answer. The status is 0 if there is no answer. A
-// listener that wants a certificate gives none. Nor is there one if the protocol does not allow the request.
+// askFor asks for any host, and returns the status and the body of the answer. Without an answer, the status is 0. There is
+// no answer from a listener that wants a client certificate. There is none either if the protocol forbids the request.
 func askFor(c *tls.Conn, protocol, host string) (status int, body string, err error) {
 	if protocol == "h2" {
 		status, body, err = testutil.RawHTTP2(c, ":method", "GET", ":scheme", "https", ":path", "/", ":authority", host)

@@ -12,7 +12,8 @@ import (
 
 func TestMain(m *testing.M) { testutil.RunInOwnNetwork(m) }
 
-// TestReadOnlyKeepsRestrictions wants a folder that is shown to a host to allow no more there than on the machine.
+// TestReadOnlyKeepsRestrictions shows folders of the machine to a host. What the machine does not allow in a folder, the
+// host must not allow either.
 func TestReadOnlyKeepsRestrictions(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")
