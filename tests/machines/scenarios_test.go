@@ -240,17 +240,18 @@ func (l *life) sameContainers(t *testing.T) {
 	}
 }
 
-// podsInSlices wants pods in the slices of the kubelet, and neither them nor their shims in the cgroup
+// podsInSlices wants pods in the slices of the kubelet, and their shims in a slice of their own: not in the cgroup
 // of kedge's unit, whose limits they would share.
 func podsInSlices(t *testing.T, l *life) {
 	own := l.sh(t, "systemctl show -p ControlGroup --value kedge")
 	for _, process := range strings.Split(l.sh(t, `grep -lx -e httpd -e containerd-shim /proc/[0-9]*/comm 2>/dev/null | while read -r comm; do echo $(cat $comm) $(cut -d: -f3 ${comm%comm}cgroup); done`), "\n") {
 		name, cgroup, _ := strings.Cut(process, " ")
-		if name == "httpd" && !strings.HasPrefix(cgroup, "/kubepods.slice/") {
-			t.Errorf("a pod is in %s, which is not in kubepods.slice", cgroup)
+		want := "/kubepods.slice/"
+		if name == "containerd-shim" {
+			want = "/system.slice/system-kedge.slice/"
 		}
-		if strings.HasPrefix(cgroup+"/", own+"/") {
-			t.Errorf("%s is in %s, the cgroup of kedge's unit", name, cgroup)
+		if !strings.HasPrefix(cgroup+"/", want) || strings.HasPrefix(cgroup+"/", own+"/") {
+			t.Errorf("%s is in %s, want %s", name, cgroup, want)
 		}
 	}
 }

@@ -15,7 +15,7 @@ echo "# packet filters"
 nft list ruleset
 echo "# units"
 if type systemctl >/dev/null 2>&1; then
-systemctl list-units --all --no-legend --plain 'kube*' 'cri*' 'kedge*'
+systemctl list-units --all --no-legend --plain 'kube*' 'cri*' '*kedge*'
 systemctl --failed --no-legend --plain
 systemd-inhibit --list --no-legend 2>/dev/null | grep -i kube
 else

@@ -117,6 +117,7 @@ type (
 	// runcSettings are in api/types/runc/options.
 	runcSettings struct {
 		BinaryName    string `toml:"BinaryName,omitempty"`
+		ShimCgroup    string `toml:"ShimCgroup,omitempty"`
 		SystemdCgroup bool   `toml:"SystemdCgroup,omitempty"`
 	}
 	criConfig struct {
@@ -133,13 +134,26 @@ type (
 	}
 )
 
+// findings are what a start finds on the host.
+type findings struct {
+	snapshotter string
+	runtimes    []Runtime
+	streamPort  string
+	// shimCgroup is the cgroup for shims. Without it they stay in that of kedge.
+	shimCgroup string
+}
+
 // generate returns containerd's configuration for cfg.
-func generate(cfg Config, snapshotter string, runtimes []Runtime, port string) *fileConfig {
+func generate(cfg Config, found findings) *fileConfig {
 	handlers := map[string]handlerConfig{}
-	for _, r := range runtimes {
+	for _, r := range found.runtimes {
 		h := handlerConfig{RuntimeType: r.Type}
 		if r.Type == runcType {
-			h.Options = &runcSettings{BinaryName: r.Path, SystemdCgroup: cfg.Facts.CgroupDriver == host.DriverSystemd}
+			h.Options = &runcSettings{
+				BinaryName:    r.Path,
+				ShimCgroup:    found.shimCgroup,
+				SystemdCgroup: cfg.Facts.CgroupDriver == host.DriverSystemd,
+			}
 		} else {
 			h.RuntimePath = r.Path
 		}
@@ -163,7 +177,7 @@ func generate(cfg Config, snapshotter string, runtimes []Runtime, port string) *
 			TTRPC: listenConfig{Address: cfg.Socket + ".ttrpc"},
 			Shim:  shimConfig{SocketDir: filepath.Join(cfg.State, "s")},
 			Images: imagesConfig{
-				Snapshotter:  snapshotter,
+				Snapshotter:  found.snapshotter,
 				PinnedImages: map[string]string{"sandbox": cfg.PauseImage},
 				Registry:     registryConfig{ConfigPath: cfg.CertsDir},
 			},
@@ -176,13 +190,13 @@ func generate(cfg Config, snapshotter string, runtimes []Runtime, port string) *
 				CNI:                 cniConfig{BinDirs: cfg.CNIBinDirs, ConfDir: cfg.CNIConfDir},
 				Containerd:          containerdConfig{DefaultRuntimeName: cfg.DefaultRuntime, Runtimes: handlers},
 			},
-			CRI: criConfig{StreamServerAddress: "127.0.0.1", StreamServerPort: port},
+			CRI: criConfig{StreamServerAddress: "127.0.0.1", StreamServerPort: found.streamPort},
 			Transfer: transferConfig{UnpackConfig: []unpackConfig{
-				{Platform: platforms.DefaultString(), Snapshotter: snapshotter, Differ: "walking"},
+				{Platform: platforms.DefaultString(), Snapshotter: found.snapshotter, Differ: "walking"},
 			}},
 		},
 	}
-	if snapshotter != overlayfs {
+	if found.snapshotter != overlayfs {
 		file.DisabledPlugins = append(slices.Clone(unused), "io.containerd.snapshotter.v1."+overlayfs)
 	}
 	return file

@@ -21,14 +21,17 @@ func sampleConfig(dir string) Config {
 	}
 }
 
+// onlyRunc is a host with no other runtime.
+var onlyRunc = findings{snapshotter: overlayfs, runtimes: []Runtime{{"runc", runcType, ""}}, streamPort: "0"}
+
 func TestGenerate(t *testing.T) {
 	runtimes := []Runtime{{"runc", runcType, ""}, {"crun", runcType, "/usr/bin/crun"}, {"spin", "io.containerd.spin.v2", "/opt/kwasm/bin/containerd-shim-spin-v2"}}
 	constrained := sampleConfig("/etc/kedge")
 	constrained.SELinux, constrained.NonrootDevices = true, true
 	constrained.Facts = host.Facts{CgroupVersion: 1, CgroupDriver: host.DriverCgroupfs}
 	for name, file := range map[string]*fileConfig{
-		"systemd":     generate(sampleConfig("/etc/kedge"), overlayfs, runtimes, streamPort),
-		"constrained": generate(constrained, native, runtimes[:1], "0"),
+		"systemd":     generate(sampleConfig("/etc/kedge"), findings{overlayfs, runtimes, streamPort, host.ShimCgroup}),
+		"constrained": generate(constrained, findings{native, runtimes[:1], "0", ""}),
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := toml.Marshal(file)
@@ -82,7 +85,7 @@ default_runtime_name = 'gone'`, err: `default-runtime "gone" is not installed on
 				write(t, dir+"/drop-ins/user.toml", []byte(test.dropIn))
 			}
 			cfg := sampleConfig(dir)
-			got, err := load(t.Context(), cfg, generate(cfg, overlayfs, []Runtime{{"runc", runcType, ""}}, "0"))
+			got, err := load(t.Context(), cfg, generate(cfg, onlyRunc))
 			if test.err != "" {
 				if err == nil || !strings.Contains(err.Error(), test.err) {
 					t.Fatalf("error is %v, want %q", err, test.err)
@@ -119,7 +122,7 @@ func TestPullsItself(t *testing.T) {
 		dir := t.TempDir()
 		write(t, dir+"/drop-ins/user.toml", []byte("version = 3\n"+dropIn))
 		cfg := sampleConfig(dir)
-		config, err := load(t.Context(), cfg, generate(cfg, overlayfs, []Runtime{{"runc", runcType, ""}}, "0"))
+		config, err := load(t.Context(), cfg, generate(cfg, onlyRunc))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -140,7 +143,7 @@ func TestNRI(t *testing.T) {
 		dir := t.TempDir()
 		write(t, dir+"/drop-ins/user.toml", []byte("version = 3\n"+dropIn))
 		cfg := sampleConfig(dir)
-		config, err := load(t.Context(), cfg, generate(cfg, overlayfs, []Runtime{{"runc", runcType, ""}}, "0"))
+		config, err := load(t.Context(), cfg, generate(cfg, onlyRunc))
 		if err != nil {
 			t.Fatal(err)
 		}

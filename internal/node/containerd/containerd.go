@@ -102,10 +102,10 @@ func (c *Containerd) Run(ctx context.Context, ready func()) error {
 			return fmt.Errorf("find %s: %w: this kedge was built without its helper programs: build it with `make`", executable, err)
 		}
 	}
-	snapshotter := c.snapshotter()
+	found := findings{snapshotter: c.snapshotter(), runtimes: Runtimes(), streamPort: pickStreamPort(), shimCgroup: c.shimCgroup(ctx)}
 	// This comes before any code of containerd runs, because containerd logs while it loads.
 	failed := captureLog(ctx)
-	config, err := load(ctx, c.cfg, generate(c.cfg, snapshotter, Runtimes(), pickStreamPort()))
+	config, err := load(ctx, c.cfg, generate(c.cfg, found))
 	if err != nil {
 		return err
 	}
@@ -141,7 +141,7 @@ func (c *Containerd) Run(ctx context.Context, ready func()) error {
 		return waitRuntime(ctx, cri.NewRuntimeServiceClient(conn))
 	})
 	end()
-	preloading := c.newPreloader(client, cri.NewImageServiceClient(conn), snapshotter)
+	preloading := c.newPreloader(client, cri.NewImageServiceClient(conn), found.snapshotter)
 	if err == nil {
 		err = interruptible(ctx, failed, preloading.importAll)
 	}
@@ -225,6 +225,19 @@ func (c *Containerd) snapshotter() string {
 		return native
 	}
 	return overlayfs
+}
+
+// shimCgroup returns the cgroup for shims, or nothing if they stay in that of kedge: only systemd has units
+// whose limits they would share. On version 1 a shim would need a cgroup for each controller.
+func (c *Containerd) shimCgroup(ctx context.Context) string {
+	if !c.cfg.Facts.Systemd || c.cfg.Facts.CgroupVersion != 2 {
+		return ""
+	}
+	if err := host.StartShimSlice(ctx); err != nil {
+		c.log.Warnf("The shims of new pods share the limits of kedge's unit: %v", err)
+		return ""
+	}
+	return host.ShimCgroup
 }
 
 // stop closes what containerd can close. Shims and containers keep running. Some of upstream's

@@ -17,6 +17,8 @@ import (
 
 	"github.com/prometheus/procfs"
 	"golang.org/x/sys/unix"
+
+	"github.com/kedge-dev/kedge/internal/base/host"
 )
 
 // patience is how long killed processes may take to end. Processes in uninterruptible
@@ -50,10 +52,12 @@ func (p Pods) Kill(ctx context.Context) error {
 	for _, root := range roots {
 		faults = append(faults, removeCgroup(ctx, root))
 	}
-	// The cgroups of a node without pods. If they are in use, another kubelet uses them,
+	// The cgroups of a node without pods. If they are in use, another kubelet or kedge uses them,
 	// which also needs the empty ones.
-	if !slices.ContainsFunc(cgroupFolders("/"+podSlice), populated) {
-		faults = append(faults, stopSlices(ctx))
+	for _, slice := range []struct{ name, cgroup string }{{podSlice, "/" + podSlice}, {host.ShimSlice, host.ShimCgroup}} {
+		if !slices.ContainsFunc(cgroupFolders(slice.cgroup), populated) {
+			faults = append(faults, stopSlice(ctx, slice.name))
+		}
 	}
 	for _, root := range []string{"/kubepods", "/" + podSlice} {
 		for _, folder := range cgroupFolders(root) {

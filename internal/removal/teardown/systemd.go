@@ -15,15 +15,15 @@ import (
 // and for each pod are in it.
 const podSlice = "kubepods.slice"
 
-// stopSlices makes systemd stop podSlice with all that is in it. systemd would show them as active
+// stopSlice makes systemd stop a slice with the units that are in it. systemd would show them as active
 // until the next boot, although their cgroups are gone. It does nothing if there is no such slice.
-func stopSlices(ctx context.Context) error {
+func stopSlice(ctx context.Context, slice string) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	if exec.CommandContext(ctx, "systemctl", "--quiet", "is-active", podSlice).Run() != nil {
+	if exec.CommandContext(ctx, "systemctl", "--quiet", "is-active", slice).Run() != nil {
 		return nil // also if systemd does not run here
 	}
-	return systemctl(ctx, "stop", podSlice)
+	return systemctl(ctx, "stop", slice)
 }
 
 // logindFile is what a kubelet with shutdownGracePeriod writes, so that logind delays a shutdown

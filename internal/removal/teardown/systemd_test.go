@@ -33,7 +33,7 @@ func fakeSystemctl(t *testing.T, active string, obeys bool) (calls func() string
 	}
 }
 
-func TestStopSlices(t *testing.T) {
+func TestStopSlice(t *testing.T) {
 	const question = "--quiet is-active kubepods.slice\n"
 	for name, test := range map[string]struct {
 		active      string
@@ -46,7 +46,7 @@ func TestStopSlices(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			calls := fakeSystemctl(t, test.active, test.obeys)
-			err := stopSlices(t.Context())
+			err := stopSlice(t.Context(), podSlice)
 			if (err == nil) != (test.fail == "") || err != nil && !strings.Contains(err.Error(), test.fail) {
 				t.Errorf("got %v, want %q", err, test.fail)
 			}
@@ -56,7 +56,7 @@ func TestStopSlices(t *testing.T) {
 		})
 	}
 	t.Setenv("PATH", t.TempDir())
-	if err := stopSlices(t.Context()); err != nil {
+	if err := stopSlice(t.Context(), podSlice); err != nil {
 		t.Errorf("a host without systemd: %v", err)
 	}
 }
