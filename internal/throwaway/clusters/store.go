@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kedge-dev/kedge/internal/base/datadir"
+	"github.com/kedge-dev/kedge/internal/throwaway/rootless"
 )
 
 // Store is where the records are. Its zero value is not valid: see Default.
@@ -43,11 +44,7 @@ func Default() (Store, error) {
 	if os.Geteuid() == 0 {
 		return Store{Run: "/run/kedge-clusters", Data: "/var/lib/kedge-clusters"}, nil
 	}
-	parent := os.Getenv("XDG_RUNTIME_DIR")
-	if parent == "" {
-		parent = os.TempDir()
-	}
-	run := filepath.Join(parent, fmt.Sprintf("kedge-clusters-%d", os.Geteuid()))
+	run := filepath.Join(rootless.RuntimeFolder(), fmt.Sprintf("kedge-clusters-%d", os.Geteuid()))
 	err := privateFolder(run)
 	if errors.Is(err, fs.ErrNotExist) {
 		err = nil // The first cluster makes it.

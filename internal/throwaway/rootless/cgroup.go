@@ -32,7 +32,7 @@ func enterCgroup() error {
 	if err != nil {
 		return writable(own)
 	}
-	runtime := runtimeFolder(os.Getenv("XDG_RUNTIME_DIR"), os.Geteuid())
+	runtime := RuntimeFolder()
 	if _, err := os.Stat(filepath.Join(runtime, "systemd/private")); err != nil {
 		// No systemd for this user, as in a container.
 		return writable(own)
@@ -46,12 +46,22 @@ func enterCgroup() error {
 	return fmt.Errorf("ask systemd for a cgroup: run %s: %w", run, err)
 }
 
-// runtimeFolder returns the folder of a user's sockets. systemd makes it at the login, and su does not name it.
-func runtimeFolder(named string, user int) string {
+// RuntimeFolder returns the folder of this user's sockets, or the one of all temporary files. systemd makes it at
+// the login, and su does not name it.
+func RuntimeFolder() string {
+	return runtimeFolder("/", os.Getenv("XDG_RUNTIME_DIR"), os.Geteuid())
+}
+
+// runtimeFolder does that for a user of the host whose files are below root.
+func runtimeFolder(root, named string, user int) string {
 	if named != "" {
 		return named
 	}
-	return fmt.Sprint("/run/user/", user)
+	made := filepath.Join(root, "run/user", fmt.Sprint(user))
+	if _, err := os.Stat(made); err != nil {
+		return os.TempDir()
+	}
+	return made
 }
 
 // unified returns the cgroup of version 2 in the text of /proc/self/cgroup, if this host has no other: cgroups(7).
