@@ -45,41 +45,8 @@ func newOptions(c *Config) (*options.ServerRunOptions, error) {
 	// No client sees this certificate, but without it upstream makes one of its own.
 	o.SecureServing.ServerCert.CertKey.CertFile = files.ServingCertFile
 	o.SecureServing.ServerCert.CertKey.KeyFile = files.ServingKeyFile
-	o.Etcd.StorageConfig.Transport.ServerList = strings.Split(c.Datastore.URL, ",")
-	transport := &o.Etcd.StorageConfig.Transport
-	transport.TrustedCAFile, transport.CertFile, transport.KeyFile = c.Datastore.CAFile, c.Datastore.CertFile, c.Datastore.KeyFile
-	if c.Datastore.Dial != nil {
-		transport.EgressLookup = func(egressselector.NetworkContext) (utilnet.DialFunc, error) { return c.Datastore.Dial, nil }
-	}
-	switch {
-	case c.Datastore.Shared:
-		o.GenericServerRunOptions.ShutdownDelayDuration = stopNotice
-	case c.AdvertiseAddress.IsLoopback():
-		// Endpoints may not have a loopback address, so the Service kubernetes has none.
-		o.EndpointReconcilerType = string(reconcilers.NoneEndpointReconcilerType)
-	default:
-		// This reconciler writes only changes. It is for a fixed number of servers,
-		// which is one (--apiserver-count). The default one renews a lease in the
-		// datastore every 10 seconds, for other servers.
-		o.EndpointReconcilerType = string(reconcilers.MasterCountReconcilerType)
-	}
-
-	issuer := "https://kubernetes.default.svc." + c.Cluster.ClusterDomain
-	authn := o.Authentication
-	authn.Anonymous.Allow = false // see authenticate
-	authn.BootstrapToken.Enable = true
-	authn.ClientCert.ClientCA = files.ClientCAFile
-	authn.ServiceAccounts.Issuers = []string{issuer}
-	authn.ServiceAccounts.KeyFiles = []string{files.ServiceAccountKeyFile}
-	o.ServiceAccountSigningKeyFile = files.ServiceAccountKeyFile
-	// Aggregated APIs take these from the ConfigMap
-	// kube-system/extension-apiserver-authentication; the values are kubeadm's.
-	authn.RequestHeader.ClientCAFile = files.RequestHeaderCAFile
-	authn.RequestHeader.AllowedNames = []string{pki.ProxyClientUser}
-	authn.RequestHeader.UsernameHeaders = []string{"X-Remote-User"}
-	authn.RequestHeader.GroupHeaders = []string{"X-Remote-Group"}
-	authn.RequestHeader.ExtraHeaderPrefixes = []string{"X-Remote-Extra-"}
-	o.ProxyClientCertFile, o.ProxyClientKeyFile = files.ProxyClientCertFile, files.ProxyClientKeyFile
+	setDatastore(o, c)
+	setAuthentication(o, c)
 
 	o.Authorization.Modes = []string{"Node", "RBAC"}
 	restriction.Register(o.Admission.GenericAdmission, restriction.Config{Unenforced: !c.Cluster.EnforcesPolicies(), VIP: c.VIP, Pods: c.Cluster.PodCIDRs()})
@@ -102,7 +69,7 @@ func newOptions(c *Config) (*options.ServerRunOptions, error) {
 	if err := program.Parse(flags, c.Args); err != nil {
 		return nil, err
 	}
-	essential.Use(o.Admission.GenericAdmission, audiencesOf(authn))
+	essential.Use(o.Admission.GenericAdmission, audiencesOf(o.Authentication))
 	useFiles(o, c)
 	preferNames(o, flags, c.Egress)
 	if reflect.ValueOf(*o.Metrics).IsZero() {
@@ -111,18 +78,65 @@ func newOptions(c *Config) (*options.ServerRunOptions, error) {
 		//upstream:relies-on k8s.io/component-base/metrics/options.go Options.Apply
 		o.Metrics = nil
 	}
+	keepPlugins(o.Admission)
+	return o, nil
+}
+
+// setDatastore sets where the objects are, and who writes the addresses of the servers among them.
+func setDatastore(o *options.ServerRunOptions, c *Config) {
+	transport := &o.Etcd.StorageConfig.Transport
+	transport.ServerList = strings.Split(c.Datastore.URL, ",")
+	transport.TrustedCAFile, transport.CertFile, transport.KeyFile = c.Datastore.CAFile, c.Datastore.CertFile, c.Datastore.KeyFile
+	if c.Datastore.Dial != nil {
+		transport.EgressLookup = func(egressselector.NetworkContext) (utilnet.DialFunc, error) { return c.Datastore.Dial, nil }
+	}
+	switch {
+	case c.Datastore.Shared:
+		o.GenericServerRunOptions.ShutdownDelayDuration = stopNotice
+	case c.AdvertiseAddress.IsLoopback():
+		// Endpoints may not have a loopback address, so the Service kubernetes has none.
+		o.EndpointReconcilerType = string(reconcilers.NoneEndpointReconcilerType)
+	default:
+		// This reconciler writes only changes. It is for a fixed number of servers,
+		// which is one (--apiserver-count). The default one renews a lease in the
+		// datastore every 10 seconds, for other servers.
+		o.EndpointReconcilerType = string(reconcilers.MasterCountReconcilerType)
+	}
+}
+
+// setAuthentication sets the certificates and keys that tell who a caller is.
+func setAuthentication(o *options.ServerRunOptions, c *Config) {
+	issuer := "https://kubernetes.default.svc." + c.Cluster.ClusterDomain
+	authn, files := o.Authentication, c.Files
+	authn.Anonymous.Allow = false // see authenticate
+	authn.BootstrapToken.Enable = true
+	authn.ClientCert.ClientCA = files.ClientCAFile
+	authn.ServiceAccounts.Issuers = []string{issuer}
+	authn.ServiceAccounts.KeyFiles = []string{files.ServiceAccountKeyFile}
+	o.ServiceAccountSigningKeyFile = files.ServiceAccountKeyFile
+	// Aggregated APIs take these from the ConfigMap
+	// kube-system/extension-apiserver-authentication; the values are kubeadm's.
+	authn.RequestHeader.ClientCAFile = files.RequestHeaderCAFile
+	authn.RequestHeader.AllowedNames = []string{pki.ProxyClientUser}
+	authn.RequestHeader.UsernameHeaders = []string{"X-Remote-User"}
+	authn.RequestHeader.GroupHeaders = []string{"X-Remote-Group"}
+	authn.RequestHeader.ExtraHeaderPrefixes = []string{"X-Remote-Extra-"}
+	o.ProxyClientCertFile, o.ProxyClientKeyFile = files.ProxyClientCertFile, files.ProxyClientKeyFile
+}
+
+// keepPlugins adds the admission plugins that the user's own list may lack.
+func keepPlugins(o *kubeoptions.AdmissionOptions) {
 	// A node's credentials must not reach beyond the node, even if the user's list of
 	// more plugins lacks this one.
 	const nodeRestriction = "NodeRestriction"
-	if admission := o.Admission.GenericAdmission; len(o.Admission.PluginNames) == 0 &&
-		!slices.Contains(admission.EnablePlugins, nodeRestriction) && !slices.Contains(admission.DisablePlugins, nodeRestriction) {
-		admission.EnablePlugins = append(admission.EnablePlugins, nodeRestriction)
+	if generic := o.GenericAdmission; len(o.PluginNames) == 0 &&
+		!slices.Contains(generic.EnablePlugins, nodeRestriction) && !slices.Contains(generic.DisablePlugins, nodeRestriction) {
+		generic.EnablePlugins = append(generic.EnablePlugins, nodeRestriction)
 	}
 	// A list of all plugins has upstream's only, so kedge's is added.
-	if names := o.Admission.PluginNames; len(names) > 0 && !slices.Contains(names, restriction.Name) {
-		o.Admission.PluginNames = append(names, restriction.Name)
+	if names := o.PluginNames; len(names) > 0 && !slices.Contains(names, restriction.Name) {
+		o.PluginNames = append(names, restriction.Name)
 	}
-	return o, nil
 }
 
 // audiencesOf returns the audiences of the API: those that the user has set, and otherwise the issuers of

@@ -27,7 +27,7 @@ const inProcess = "in process"
 // user's arguments are not applied yet.
 //
 //upstream:relies-on k8s.io/kubernetes/cmd/kubelet/app/options/options.go applyLegacyDefaults
-//upstream:relies-on k8s.io/kubernetes/cmd/kubelet/app/server.go run getCgroupDriverFromCRI loadConfigFile
+//upstream:relies-on k8s.io/kubernetes/cmd/kubelet/app/server.go run getCgroupDriverFromCRI
 func configure(cfg Config, own limits) (*options.KubeletServer, error) {
 	// This includes the historic defaults of upstream's command line: anonymous requests,
 	// everything authorized, an open read-only port (applyLegacyDefaults in
@@ -67,21 +67,11 @@ func configure(cfg Config, own limits) (*options.KubeletServer, error) {
 	kc.ResolverConfig = cfg.ResolvConf
 	kc.VolumePluginDir = filepath.Join(cfg.Root, "volumeplugins")
 
-	kc.Authentication.Anonymous.Enabled = false
-	kc.Authentication.Webhook.Enabled = true
-	kc.Authentication.X509.ClientCAFile = cfg.ClientCAFile
-	kc.Authorization.Mode = kubeletconfig.KubeletAuthorizationModeWebhook
-	kc.ReadOnlyPort = 0
+	setAuthentication(kc, cfg)
 	kc.HealthzPort = 0 // kedge status reports health without a port
 	// A changed status is reported within seconds, and the Lease shows that the node is alive. The
 	// regular report of an unchanged status only costs the server a write to its disk.
 	kc.NodeStatusReportFrequency.Duration = unchangedStatus
-	// kedge renews these files. The kubelet reads them again when they change (feature
-	// ReloadKubeletServerCertificateFile).
-	kc.TLSCertFile = cfg.ServingCertFile
-	kc.TLSPrivateKeyFile = cfg.ServingKeyFile
-	kc.ServerTLSBootstrap = false
-	kc.RotateCertificates = false
 
 	// The kubelet also asks the runtime, whose answer wins (getCgroupDriverFromCRI in
 	// cmd/kubelet/app/server.go).
@@ -101,6 +91,29 @@ func configure(cfg Config, own limits) (*options.KubeletServer, error) {
 		kc.MaxOpenFiles = min(kc.MaxOpenFiles, own.openFiles)
 	}
 
+	setEviction(kc)
+	return server, nil
+}
+
+// setAuthentication sets who may ask the kubelet: nobody without authentication.
+func setAuthentication(kc *kubeletconfig.KubeletConfiguration, cfg Config) {
+	kc.Authentication.Anonymous.Enabled = false
+	kc.Authentication.Webhook.Enabled = true
+	kc.Authentication.X509.ClientCAFile = cfg.ClientCAFile
+	kc.Authorization.Mode = kubeletconfig.KubeletAuthorizationModeWebhook
+	kc.ReadOnlyPort = 0
+	// kedge renews these files. The kubelet reads them again when they change (feature
+	// ReloadKubeletServerCertificateFile).
+	kc.TLSCertFile = cfg.ServingCertFile
+	kc.TLSPrivateKeyFile = cfg.ServingKeyFile
+	kc.ServerTLSBootstrap = false
+	kc.RotateCertificates = false
+}
+
+// setEviction sets when pods have to go because the node has too little left.
+//
+//upstream:relies-on k8s.io/kubernetes/cmd/kubelet/app/server.go loadConfigFile
+func setEviction(kc *kubeletconfig.KubeletConfiguration) {
 	// Upstream sets its thresholds only in configurations from files (loadConfigFile in
 	// cmd/kubelet/app/server.go). The thresholds for disks are k3s's: upstream requires 10 % and
 	// 15 % free space, which many small machines do not have, so every pod would be evicted. When
@@ -111,7 +124,6 @@ func configure(cfg Config, own limits) (*options.KubeletServer, error) {
 		kc.EvictionHard[signal] = "5%"
 		kc.EvictionMinimumReclaim[signal] = "10%"
 	}
-	return server, nil
 }
 
 // ownProviderID is the provider ID of a node that no cloud provider knows.

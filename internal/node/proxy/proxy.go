@@ -15,6 +15,7 @@ import (
 	"github.com/sirupsen/logrus"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
@@ -128,16 +129,10 @@ func (p *Proxy) Run(ctx context.Context, ready func()) error {
 	defer late.Shutdown()
 	defer cancel(nil)
 
-	node := newNode(onlyNode(early.Core().V1().Nodes(), p.cfg.NodeName), p.cfg.NodeName)
-	early.StartWithContext(ctx)
-	var podCIDRs []string
-	if p.config.DetectLocalMode == proxyconfig.LocalModeNodeCIDR {
-		if podCIDRs, err = node.waitForPodCIDRs(ctx); err != nil {
-			return nil // ctx is cancelled
-		}
-		node.onPodCIDRChange(podCIDRs, cancel)
+	node, podCIDRs, err := p.startNode(ctx, early, cancel)
+	if err != nil {
+		return nil // ctx is cancelled
 	}
-
 	health := healthcheck.NewProxyHealthServer("", 2*p.config.SyncPeriod.Duration, node)
 	stopHealth, err := serveHealth(p.config.HealthzBindAddress, health)
 	if err != nil {
@@ -180,6 +175,22 @@ func (p *Proxy) Run(ctx context.Context, ready func()) error {
 	ready()
 	<-ctx.Done()
 	return failure(ctx)
+}
+
+// startNode follows the own Node, and returns its ranges of pods if the rules need them. end is called when those
+// change. The only error is that ctx is cancelled.
+func (p *Proxy) startNode(ctx context.Context, early informers.SharedInformerFactory, end context.CancelCauseFunc) (*node, []string, error) {
+	node := newNode(onlyNode(early.Core().V1().Nodes(), p.cfg.NodeName), p.cfg.NodeName)
+	early.StartWithContext(ctx)
+	if p.config.DetectLocalMode != proxyconfig.LocalModeNodeCIDR {
+		return node, nil, nil
+	}
+	podCIDRs, err := node.waitForPodCIDRs(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	node.onPodCIDRChange(podCIDRs, end)
+	return node, podCIDRs, nil
 }
 
 // updates waits until every family has reported an update other than before, and returns the reports.
