@@ -9,10 +9,10 @@ import (
 
 	"github.com/sirupsen/logrus"
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/kedge-dev/kedge/internal/base/component"
 	"github.com/kedge-dev/kedge/internal/base/config"
+	"github.com/kedge-dev/kedge/internal/base/loop"
 )
 
 // FixedKey is the key in the datastore with the fixed settings of the cluster, as a JSON
@@ -65,22 +65,20 @@ func compareFixed(ctx context.Context, store clientv3.KV, cluster config.Cluster
 // datastore answers, or ctx ends.
 func storedFixed(ctx context.Context, store clientv3.KV, here map[string]string) ([]byte, error) {
 	var text []byte
-	told := ""
-	err := wait.PollUntilContextCancel(ctx, tokenRetry, true, func(ctx context.Context) (bool, error) {
+	asking := loop.Loop{Log: logrus.WithField("component", "settings"), First: tokenRetry, Last: tokenRetry}
+	err := asking.Until(ctx, func(ctx context.Context) error {
 		var err error
 		text, err = readFixed(ctx, store)
 		if err == nil && text == nil {
 			text, err = writeFixed(ctx, store, here)
 		}
-		if ctx.Err() != nil {
-			return false, err
+		if err != nil {
+			err = fmt.Errorf("compare this server's settings with the cluster's: %w", err)
 		}
-		component.Report(ctx, err)
-		if err != nil && err.Error() != told {
-			told = err.Error()
-			logrus.WithField("component", "settings").Warnf("Cannot compare this server's settings with the cluster's, and will try again: %v", err)
+		if ctx.Err() == nil {
+			component.Report(ctx, err)
 		}
-		return err == nil, nil
+		return err
 	})
 	return text, err
 }

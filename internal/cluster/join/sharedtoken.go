@@ -14,6 +14,7 @@ import (
 
 	"github.com/kedge-dev/kedge/internal/base/component"
 	"github.com/kedge-dev/kedge/internal/base/datadir"
+	"github.com/kedge-dev/kedge/internal/base/loop"
 )
 
 const (
@@ -72,25 +73,22 @@ func (s *SharedToken) Run(ctx context.Context, ready func()) error {
 	return again(ctx, s.log, func() error { return s.follow(ctx, client, ready) })
 }
 
-// again calls follow until ctx ends or follow returns ErrAuthorities. It logs each other
-// error, except when the same one repeats.
-func again(ctx context.Context, log *logrus.Entry, follow func() error) error {
-	told := ""
-	for ctx.Err() == nil {
+// again calls follow until ctx ends or follow returns ErrAuthorities.
+func again(ctx context.Context, log *logrus.Entry, follow func() error) (wrong error) {
+	ctx, end := context.WithCancel(ctx)
+	defer end()
+	loop.Loop{Log: log, First: tokenRetry, Last: tokenRetry, Steady: time.Minute}.Run(ctx, func(context.Context) (loop.Next, error) {
 		err := follow()
-		switch {
-		case errors.Is(err, ErrAuthorities):
-			return err
-		case err != nil && ctx.Err() == nil && err.Error() != told:
-			told = err.Error()
-			log.Warnf("Cannot follow the cluster's value in the datastore, and will try again: %v", err)
+		if errors.Is(err, ErrAuthorities) {
+			wrong = err
+			end()
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(tokenRetry):
+		if err != nil {
+			err = fmt.Errorf("follow the cluster's value in the datastore: %w", err)
 		}
-	}
-	return nil
+		return loop.Next{After: tokenRetry}, err
+	})
+	return wrong
 }
 
 // follow takes the token in the datastore, and then each new one.

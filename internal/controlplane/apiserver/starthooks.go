@@ -1,6 +1,7 @@
 package apiserver
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"reflect"
@@ -8,6 +9,8 @@ import (
 
 	"github.com/sirupsen/logrus"
 	genericapiserver "k8s.io/apiserver/pkg/server"
+
+	"github.com/kedge-dev/kedge/internal/base/loop"
 )
 
 // hookRetry is the pause before a start hook of upstream's is called again.
@@ -74,22 +77,19 @@ func hookOf(entry reflect.Value) *genericapiserver.PostStartHookFunc {
 
 // lengthened returns a hook that does what hook does, and does not fail. See limitedHooks for again.
 func lengthened(name string, hook genericapiserver.PostStartHookFunc, again bool, log *logrus.Entry) genericapiserver.PostStartHookFunc {
+	calling := loop.Loop{Log: log, First: hookRetry, Last: hookRetry, Meanwhile: "the API server is not ready"}
 	return func(ctx genericapiserver.PostStartHookContext) error {
-		for {
+		_ = calling.Until(ctx, func(context.Context) error {
 			err := hook(ctx)
-			if err == nil || ctx.Err() != nil {
-				return nil
-			}
-			if !again {
+			if err != nil && ctx.Err() == nil && !again {
 				log.Warnf("The start of the API server does not wait any longer for %s, which goes on. This machine or its datastore is slow: %v", name, err)
 				return nil
 			}
-			log.Warnf("The API server needs %s to become ready, and tries it again. This machine or its datastore is slow: %v", name, err)
-			select {
-			case <-ctx.Done():
-				return nil
-			case <-time.After(hookRetry):
+			if err != nil {
+				return fmt.Errorf("this machine or its datastore is slow: %s: %w", name, err)
 			}
-		}
+			return nil
+		})
+		return nil
 	}
 }

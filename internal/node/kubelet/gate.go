@@ -12,6 +12,7 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 	crierrors "k8s.io/cri-api/pkg/errors"
 
+	"github.com/kedge-dev/kedge/internal/base/loop"
 	"github.com/kedge-dev/kedge/internal/base/netpolicy"
 )
 
@@ -48,21 +49,10 @@ type gated struct {
 // newGated returns a client of the CRI that asks gate, and tells it about the pods that there are.
 func newGated(ctx context.Context, client internalapi.RuntimeService, gate Gate) *gated {
 	g := &gated{RuntimeService: client, gate: gate, listed: make(chan struct{}), outside: map[string]struct{}{}}
+	asking := loop.Loop{Log: logrus.WithField("component", "kubelet"), First: listAgain, Last: listAgain, Meanwhile: "no pod can start, because NetworkPolicies need the pods that run"}
 	go func() {
-		for {
-			err := g.list(ctx)
-			if err == nil {
-				close(g.listed)
-				return
-			}
-			if ctx.Err() == nil {
-				logrus.WithField("component", "kubelet").Warnf("Cannot list the pods that run, which NetworkPolicies need: %v. No pod can start until that works", err)
-			}
-			select {
-			case <-time.After(listAgain):
-			case <-ctx.Done():
-				return
-			}
+		if asking.Until(ctx, g.list) == nil {
+			close(g.listed)
 		}
 	}()
 	return g
