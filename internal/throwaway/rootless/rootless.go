@@ -40,7 +40,19 @@ func prepare() error {
 	if _, err := mappings(); err != nil {
 		return err
 	}
+	if err := checkModule("/"); err != nil {
+		return err
+	}
 	return enterCgroup()
+}
+
+// checkModule returns an error if the kernel below root lacks what only root can load. The kernel loads its other parts
+// when a node asks for them.
+func checkModule(root string) error {
+	if _, err := os.Stat(filepath.Join(root, "proc/sys/net/bridge")); err != nil {
+		return errors.New("the kernel module br_netfilter is not loaded, so pods would not reach Services, and only root can load it: run `sudo modprobe br_netfilter` (for all boots: `echo br_netfilter | sudo tee /etc/modules-load.d/br_netfilter.conf`)")
+	}
+	return nil
 }
 
 // The programs of shadow that may give a user the IDs that belong to the user.

@@ -60,3 +60,16 @@ func TestRuntimeFolder(t *testing.T) {
 		}
 	}
 }
+
+func TestCheckModule(t *testing.T) {
+	root := t.TempDir()
+	if err := checkModule(root); err == nil || !strings.Contains(err.Error(), "sudo modprobe br_netfilter") {
+		t.Errorf("got %v", err)
+	}
+	if err := os.MkdirAll(filepath.Join(root, "proc/sys/net/bridge"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := checkModule(root); err != nil {
+		t.Error(err)
+	}
+}
