@@ -14,7 +14,6 @@ import (
 	taskAPI "github.com/containerd/containerd/api/runtime/task/v3"
 	"github.com/containerd/containerd/v2/core/events"
 	"github.com/containerd/containerd/v2/pkg/shim"
-	"github.com/containerd/ttrpc"
 	"github.com/containerd/typeurl/v2"
 )
 
@@ -63,12 +62,6 @@ func (c *kept) end() {
 
 func newKeeper(root string, publisher shim.Publisher) *keeper {
 	return &keeper{root: root, publisher: publisher, containers: map[string]*kept{}, kills: map[string]uint64{}}
-}
-
-// RegisterTTRPC implements shim.TTRPCService.
-func (k *keeper) RegisterTTRPC(server *ttrpc.Server) error {
-	taskAPI.RegisterTTRPCTaskService(server, k)
-	return nil
 }
 
 // Create implements taskAPI.TTRPCTaskService. The container may end before the answer is there.

@@ -12,7 +12,7 @@ import (
 	"github.com/containerd/plugin/registry"
 )
 
-// registerTask registers upstream's task service, with cgroup version 2 behind a keeper.
+// registerTask registers upstream's task service behind a lasting, and with cgroup version 2 behind a keeper too.
 //
 //upstream:follows github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2/task/plugin/plugin_linux.go init
 func registerTask() {
@@ -28,11 +28,12 @@ func registerTask() {
 				return nil, err
 			}
 			if cgroups.Mode() != cgroups.Unified {
-				return task.NewTaskService(ic.Context, publisher.(shim.Publisher), stop.(shutdown.Service))
+				tasks, err := task.NewTaskService(ic.Context, publisher.(shim.Publisher), stop.(shutdown.Service))
+				return &lasting{TTRPCTaskService: tasks}, err
 			}
 			k := newKeeper("/", publisher.(shim.Publisher))
 			k.TTRPCTaskService, err = task.NewTaskService(ic.Context, publishing{k}, stop.(shutdown.Service))
-			return k, err
+			return &lasting{TTRPCTaskService: k}, err
 		},
 	})
 }

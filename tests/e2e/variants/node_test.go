@@ -15,20 +15,26 @@ import (
 )
 
 // TestRuntimes uses the runtimes that kedge finds on the host, and those that drop-ins of
-// containerd's configuration add, in the present format and in that of containerd 1. It also tries
-// the snapshotter that copies.
+// containerd's configuration add, in the present format and in that of containerd 1. One of them takes long to
+// delete a container. It also tries the snapshotter that copies.
 func TestRuntimes(t *testing.T) {
 	host := newHost(t)
 	for _, runtime := range []string{"crun", "own", "old"} {
 		writeProgram(t, host, "/opt/runtimes/"+runtime,
 			"#!/bin/sh\necho "+runtime+" \"$@\" >>/run/runtimes.log\nexec /run/kedge/bin/runc \"$@\"\n")
 	}
+	// containerd waits for 10 seconds.
+	writeProgram(t, host, "/opt/runtimes/slow", "#!/bin/sh\ncase \" $* \" in *\" delete \"*) sleep 15 ;; esac\nexec /run/kedge/bin/runc \"$@\"\n")
 	host.Setenv("PATH", "/opt/runtimes:"+os.Getenv("PATH"))
 	host.WriteFile("/etc/kedge/containerd/50-own.toml", `version = 3
 [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.own]
   runtime_type = 'io.containerd.runc.v2'
   [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.own.options]
     BinaryName = '/opt/runtimes/own'
+[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.slow]
+  runtime_type = 'io.containerd.runc.v2'
+  [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.slow.options]
+    BinaryName = '/opt/runtimes/slow'
 `)
 	host.WriteFile("/var/lib/kedge/agent/etc/containerd/config-v3.toml.d/60-old.toml", `version = 2
 [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.old]
@@ -43,6 +49,8 @@ func TestRuntimes(t *testing.T) {
 	c.apply(`{apiVersion: node.k8s.io/v1, kind: RuntimeClass, metadata: {name: own}, handler: own}
 ---
 {apiVersion: node.k8s.io/v1, kind: RuntimeClass, metadata: {name: old}, handler: old}
+---
+{apiVersion: node.k8s.io/v1, kind: RuntimeClass, metadata: {name: slow}, handler: slow}
 `)
 	for _, runtime := range []string{"crun", "own", "old"} {
 		c.sleeper("by-"+runtime, "runtimeClassName: "+runtime+",")
@@ -56,6 +64,14 @@ func TestRuntimes(t *testing.T) {
 	if mounts := c.in("root", "cat", "/proc/mounts"); strings.Contains(mounts, "overlay / ") || !strings.Contains(mounts, " / ") {
 		t.Errorf("with --snapshotter=native the mounts of a pod are:\n%s", mounts)
 	}
+
+	c.kubectl("run", "brief", "--image="+busybox, "--restart=Never", `--overrides={"spec":{"runtimeClassName":"slow"}}`, "--command", "--", "true")
+	c.eventually("the end of a container that takes long to be deleted", func() error {
+		if phase := c.kubectl("get", "pod", "brief", "-o", "jsonpath={.status.phase}"); phase != "Succeeded" {
+			return fmt.Errorf("the pod is %s", phase)
+		}
+		return nil
+	})
 
 	// The pod reports a runtime that does not exist.
 	c.kubectl("run", "nowhere", "--image="+testserver, `--overrides={"spec":{"runtimeClassName":"kata"}}`)
