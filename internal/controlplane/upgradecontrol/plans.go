@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -43,14 +44,17 @@ type Plans struct {
 	log   *logrus.Entry
 	dial  func(*rest.Config) (dynamic.Interface, error) // another one in tests
 	ended chan struct{}
+	// ignored are the Plans that cannot be read.
+	ignored loop.Faults
 	// newest are the Plans, the oldest first. It is nil until they are known.
 	newest published.Value[[]*upgrades.Plan]
 }
 
 // New makes the component.
 func New(cfg Config) *Plans {
+	log := logrus.WithField("component", "upgrade")
 	return &Plans{
-		cfg: cfg, log: logrus.WithField("component", "upgrade"), ended: make(chan struct{}),
+		cfg: cfg, log: log, ended: make(chan struct{}), ignored: loop.Faults{Log: log},
 		dial: func(config *rest.Config) (dynamic.Interface, error) { return dynamic.NewForConfig(config) },
 	}
 }
@@ -107,6 +111,7 @@ func (p *Plans) Executable(digest string) (*os.File, error) { return p.cfg.Store
 // read returns the Plans of a list, the oldest first. It never returns nil.
 func (p *Plans) read(list []any) []*upgrades.Plan {
 	plans := make([]*upgrades.Plan, 0, len(list))
+	var ignored []error
 	for _, object := range list {
 		custom, is := object.(*unstructured.Unstructured)
 		if !is {
@@ -114,11 +119,13 @@ func (p *Plans) read(list []any) []*upgrades.Plan {
 		}
 		plan, err := decode(custom)
 		if err != nil {
-			p.log.Warnf("Ignoring a Plan: %v", err)
+			ignored = append(ignored, fmt.Errorf("ignoring a Plan: %w", err))
 			continue
 		}
 		plans = append(plans, plan)
 	}
+	slices.SortFunc(ignored, func(a, b error) int { return strings.Compare(a.Error(), b.Error()) })
+	p.ignored.Tell(errors.Join(ignored...))
 	slices.SortFunc(plans, compareAge)
 	return plans
 }
