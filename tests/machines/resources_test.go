@@ -123,7 +123,7 @@ func evicts(t *testing.T, l *life, pod once, condition, resource string) {
 // killedLast wants the kernel to kill a pod, and not kedge, if the machine has no memory left.
 func killedLast(t *testing.T, l *life) {
 	before := l.pid(t)
-	pod := once{name: "everything-eater", script: "dd if=/dev/zero of=/dev/null bs=16G count=1"}
+	pod := once{name: "everything-eater", script: "text=memory; while true; do text=$text$text; done"}
 	pod.start(t, l)
 	defer pod.remove(t, l)
 	if phase := pod.ended(t, l); phase != "Failed" {
