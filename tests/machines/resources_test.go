@@ -83,7 +83,7 @@ func kubeletSettings(t *testing.T, l *life) {
 	l.restartKedge(t)
 	l.ready(t)
 	t.Run("processes", func(t *testing.T) {
-		output := once{name: "forks", script: "i=0; while [ $i -lt 100 ]; do sleep 5 & i=$((i + 1)); done 2>&1; true"}.output(t, l)
+		output := once{name: "forks", script: "(i=0; while [ $i -lt 100 ]; do sleep 600 & i=$((i + 1)); done) 2>&1; true"}.output(t, l)
 		wants(t, output, "can't fork")
 	})
 	t.Run("swap", func(t *testing.T) {
@@ -125,10 +125,10 @@ func killedLast(t *testing.T, l *life) {
 	before := l.pid(t)
 	pod := once{name: "everything-eater", script: "text=memory; while true; do text=$text$text; done"}
 	pod.start(t, l)
-	defer pod.remove(t, l)
 	if phase := pod.ended(t, l); phase != "Failed" {
 		t.Errorf("the pod with all memory of the machine is %s", phase)
 	}
+	pod.remove(t, l)
 	if after := l.pid(t); after != before {
 		t.Errorf("kedge was process %s and is %s", before, after)
 	}
