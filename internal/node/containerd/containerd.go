@@ -233,7 +233,7 @@ func (c *Containerd) shimCgroup(ctx context.Context) string {
 	if !c.cfg.Facts.Systemd || c.cfg.Facts.CgroupVersion != 2 {
 		return ""
 	}
-	if err := host.StartShimSlice(ctx); err != nil {
+	if err := host.Systemctl(ctx, "start", host.ShimSlice); err != nil {
 		c.log.Warnf("The shims of new pods share the limits of kedge's unit: %v", err)
 		return ""
 	}

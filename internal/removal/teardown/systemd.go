@@ -3,12 +3,12 @@ package teardown
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
+
+	"github.com/kedge-dev/kedge/internal/base/host"
 )
 
 // podSlice is the slice of systemd that the kubelet makes for pods. Those for the classes of pods
@@ -23,7 +23,7 @@ func stopSlice(ctx context.Context, slice string) error {
 	if exec.CommandContext(ctx, "systemctl", "--quiet", "is-active", slice).Run() != nil {
 		return nil // also if systemd does not run here
 	}
-	return systemctl(ctx, "stop", slice)
+	return host.Systemctl(ctx, "stop", slice)
 }
 
 // logindFile is what a kubelet with shutdownGracePeriod writes, so that logind delays a shutdown
@@ -50,13 +50,5 @@ func RemoveLogind(ctx context.Context, root string) error {
 	if exec.CommandContext(ctx, "systemctl", "--quiet", "is-active", "systemd-logind.service").Run() != nil {
 		return nil // it reads its configuration when it starts
 	}
-	return systemctl(ctx, "kill", "--signal=SIGHUP", "systemd-logind.service")
-}
-
-func systemctl(ctx context.Context, args ...string) error {
-	output, err := exec.CommandContext(ctx, "systemctl", args...).CombinedOutput()
-	if err != nil {
-		return fmt.Errorf("systemctl %s: %w: %s", strings.Join(args, " "), err, strings.TrimSpace(string(output)))
-	}
-	return nil
+	return host.Systemctl(ctx, "kill", "--signal=SIGHUP", "systemd-logind.service")
 }
