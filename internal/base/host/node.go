@@ -25,8 +25,8 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/datadir"
 )
 
-// ErrNoRoute is why ResolveNode fails if no node-ip is configured and the host has no default
-// route.
+// ErrNoRoute is why ResolveNode fails if no node-ip is configured, and the host has no default
+// route and not exactly one network card with an address.
 var ErrNoRoute = errors.New("this host has no default route")
 
 // Node is who this machine is in the cluster.
@@ -38,7 +38,7 @@ type Node struct {
 }
 
 // ResolveNode decides the node's name and addresses: the configured ones, or
-// the host's name and the addresses of its default routes. The addresses are of
+// the host's name and the addresses of its default routes, or of its only network card. The addresses are of
 // the same families, in the same order, as the ranges of pod addresses.
 func ResolveNode(cfg config.Node, podCIDRs []netip.Prefix) (Node, error) {
 	name, err := NodeName(cfg)
@@ -49,7 +49,7 @@ func ResolveNode(cfg config.Node, podCIDRs []netip.Prefix) (Node, error) {
 	if len(cfg.NodeIP) > 0 {
 		ips, err = configuredIPs(cfg.NodeIP, podCIDRs, localAddresses)
 	} else {
-		ips, err = defaultIPs(podCIDRs, defaultRouteAddress)
+		ips, err = defaultIPs(podCIDRs, defaultAddress)
 	}
 	if err != nil {
 		return Node{}, err
@@ -166,7 +166,7 @@ func defaultIPs(podCIDRs []netip.Prefix, lookup func(ipv6 bool) (netip.Addr, err
 			return nil, err
 		}
 		if !ip.IsValid() {
-			return nil, fmt.Errorf("%w for %s, so kedge does not know which address is the node's: "+
+			return nil, fmt.Errorf("%w for %s, and not one network card with such an address, but none or several. So kedge does not know which address is the node's: "+
 				"set it with --node-ip", ErrNoRoute, family(cidr))
 		}
 		ips = append(ips, ip)
@@ -203,6 +203,45 @@ func localAddresses() ([]netip.Addr, error) {
 		}
 	}
 	return ips, nil
+}
+
+// defaultAddress returns the address of a family by which other hosts know this one, or the zero Addr if
+// that is not clear. A machine in a network without a router has no default route, and mostly one card.
+func defaultAddress(ipv6 bool) (netip.Addr, error) {
+	ip, err := defaultRouteAddress(ipv6)
+	if err != nil || ip.IsValid() {
+		return ip, err
+	}
+	links, err := netlink.LinkList()
+	if err != nil {
+		return netip.Addr{}, fmt.Errorf("list interfaces: %w", err)
+	}
+	family := unix.AF_INET
+	if ipv6 {
+		family = unix.AF_INET6
+	}
+	return cardAddress(links, func(card netlink.Link) (netip.Addr, error) { return linkAddress(card.Attrs().Index, family) })
+}
+
+// cardAddress returns the address of the only network card that has one, or the zero Addr.
+func cardAddress(links []netlink.Link, addressOf func(netlink.Link) (netip.Addr, error)) (netip.Addr, error) {
+	var only netip.Addr
+	for _, link := range links {
+		if link.Attrs().ParentDev == "" {
+			continue // a bridge, a tunnel and the like
+		}
+		ip, err := addressOf(link)
+		if err != nil {
+			return netip.Addr{}, err
+		}
+		if ip.IsValid() && only.IsValid() {
+			return netip.Addr{}, nil
+		}
+		if ip.IsValid() {
+			only = ip
+		}
+	}
+	return only, nil
 }
 
 // defaultRouteAddress returns the address of the best default route of a
@@ -249,7 +288,7 @@ func defaultRouteAddress(ipv6 bool) (netip.Addr, error) {
 func linkAddress(index, family int) (netip.Addr, error) {
 	link, err := netlink.LinkByIndex(index)
 	if err != nil {
-		return netip.Addr{}, fmt.Errorf("find interface of the default route: %w", err)
+		return netip.Addr{}, fmt.Errorf("find interface: %w", err)
 	}
 	addresses, err := netlink.AddrList(link, family)
 	if err != nil {

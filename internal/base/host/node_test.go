@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/vishvananda/netlink"
+
 	"github.com/kedge-dev/kedge/internal/base/config"
 )
 
@@ -83,6 +85,29 @@ func TestNoDefaultRoute(t *testing.T) {
 	_, err := defaultIPs(mustPrefixes("10.42.0.0/16"), func(bool) (netip.Addr, error) { return netip.Addr{}, nil })
 	if err == nil || !strings.Contains(err.Error(), "--node-ip") {
 		t.Errorf("error is %v", err)
+	}
+}
+
+// TestCardAddress has hosts without a default route.
+func TestCardAddress(t *testing.T) {
+	link := func(name, parent string) netlink.Link {
+		return &netlink.Device{LinkAttrs: netlink.LinkAttrs{Name: name, ParentDev: parent}}
+	}
+	addresses := map[string]netip.Addr{"eth0": netip.MustParseAddr("192.0.2.7"), "eth1": netip.MustParseAddr("198.51.100.7"), "cni0": netip.MustParseAddr("10.42.0.1")}
+	for name, test := range map[string]struct {
+		links []netlink.Link
+		want  netip.Addr
+	}{
+		"one card":                   {[]netlink.Link{link("lo", ""), link("cni0", ""), link("eth0", "0000:00:03.0")}, addresses["eth0"]},
+		"one of two has an address":  {[]netlink.Link{link("wlan0", "mmc1:0001:1"), link("eth1", "1-1:1.0")}, addresses["eth1"]},
+		"two cards":                  {[]netlink.Link{link("eth0", "virtio0"), link("eth1", "virtio1")}, netip.Addr{}},
+		"no card":                    {[]netlink.Link{link("lo", ""), link("cni0", "")}, netip.Addr{}},
+		"a card without any address": {[]netlink.Link{link("wlan0", "mmc1:0001:1")}, netip.Addr{}},
+	} {
+		got, err := cardAddress(test.links, func(l netlink.Link) (netip.Addr, error) { return addresses[l.Attrs().Name], nil })
+		if err != nil || got != test.want {
+			t.Errorf("%s: got %v, %v, want %v", name, got, err, test.want)
+		}
 	}
 }
 
