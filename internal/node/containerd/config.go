@@ -52,6 +52,19 @@ const never = "24h"
 // streams. Each stream needs a token that is valid once. k3s uses the same port.
 const streamPort = "10010"
 
+// timeouts replace those of upstream, which are 2 to 5 seconds, and none for a database. If a shim does not answer in
+// time while kedge starts, it counts as dead, and its containers are killed. A slow machine needs longer.
+//
+//upstream:relies-on github.com/containerd/containerd/v2/core/runtime/v2/shim_load.go ShimManager.loadShim
+//upstream:relies-on github.com/containerd/containerd/v2/core/runtime/v2/shim.go cleanupAfterDeadShim
+//upstream:relies-on github.com/containerd/containerd/v2/plugins/services/tasks/local.go getProcessState
+var timeouts = map[string]string{
+	"io.containerd.timeout.bolt.open":    "20s", // another process has the database open
+	"io.containerd.timeout.shim.load":    "1m",
+	"io.containerd.timeout.shim.cleanup": "1m",
+	"io.containerd.timeout.task.state":   "10s",
+}
+
 // The sections of containerd's configuration that kedge sets. They are a subset of upstream's own
 // types, most of which are internal to containerd (criconfig is internal/cri/config/config.go).
 // A setting that kedge leaves out keeps upstream's default. Settings that are false or empty are
@@ -170,8 +183,7 @@ func generate(cfg Config, found findings) *fileConfig {
 		Imports:         cfg.DropIns,
 		RequiredPlugins: []string{criPlugin},
 		DisabledPlugins: unused,
-		// Upstream waits without limit for a database that another process has open.
-		Timeouts: map[string]string{"io.containerd.timeout.bolt.open": "20s"},
+		Timeouts:        timeouts,
 		Plugins: pluginsConfig{
 			GRPC:  listenConfig{Address: cfg.Socket},
 			TTRPC: listenConfig{Address: cfg.Socket + ".ttrpc"},
