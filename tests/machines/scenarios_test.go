@@ -243,9 +243,10 @@ func (l *life) sameContainers(t *testing.T) {
 // podsInSlices wants pods in the slices of the kubelet, and their shims in a slice of their own: not in the cgroup
 // of kedge's unit, whose limits they would share.
 func podsInSlices(t *testing.T, l *life) {
-	own := l.sh(t, "systemctl show -p ControlGroup --value kedge")
+	own, seen := l.sh(t, "systemctl show -p ControlGroup --value kedge"), map[string]bool{}
 	for _, process := range strings.Split(l.sh(t, `grep -lx -e httpd -e containerd-shim /proc/[0-9]*/comm 2>/dev/null | while read -r comm; do echo $(cat $comm) $(cut -d: -f3 ${comm%comm}cgroup); done`), "\n") {
 		name, cgroup, _ := strings.Cut(process, " ")
+		seen[name] = true
 		want := "/kubepods.slice/"
 		if name == "containerd-shim" {
 			want = "/system.slice/system-kedge.slice/"
@@ -253,6 +254,9 @@ func podsInSlices(t *testing.T, l *life) {
 		if !strings.HasPrefix(cgroup+"/", want) || strings.HasPrefix(cgroup+"/", own+"/") {
 			t.Errorf("%s is in %s, want %s", name, cgroup, want)
 		}
+	}
+	if !seen["httpd"] || !seen["containerd-shim"] {
+		t.Errorf("pods and shims must run, and these do: %v", seen)
 	}
 }
 

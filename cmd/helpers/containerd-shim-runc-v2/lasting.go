@@ -10,8 +10,8 @@ import (
 )
 
 // lasting goes on with a deletion when its caller has given up. containerd waits for 10 seconds, and calls again, at
-// intervals that grow to 5 minutes. With upstream's service alone, each call begins anew: on a machine that needs more
-// than 10 seconds, a container that has ended would never be deleted, and would be called Running for good.
+// intervals that grow to 5 minutes. With upstream's service alone, each call begins anew. On a machine that needs more
+// than 10 seconds, a container that has ended would never be deleted, and it would be called Running for good.
 //
 //upstream:relies-on github.com/containerd/containerd/v2/internal/cri/server/events.go criService.startContainerExitMonitor criService.handleContainerExit
 //upstream:relies-on github.com/containerd/containerd/v2/internal/cri/server/events/events.go EventMonitor.Start

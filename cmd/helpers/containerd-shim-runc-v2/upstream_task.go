@@ -12,7 +12,7 @@ import (
 	"github.com/containerd/plugin/registry"
 )
 
-// registerTask registers upstream's task service behind a lasting, and with cgroup version 2 behind a keeper too.
+// registerTask registers upstream's task service. In front of it is a lasting, and with cgroup version 2 a keeper too.
 //
 //upstream:follows github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2/task/plugin/plugin_linux.go init
 func registerTask() {

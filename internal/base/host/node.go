@@ -25,8 +25,8 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/datadir"
 )
 
-// ErrNoRoute is why ResolveNode fails if no node-ip is configured, and the host has no default
-// route and not exactly one network card with an address.
+// ErrNoRoute is why ResolveNode fails if no node-ip is configured, the host has no default
+// route, and it does not have just one network card with an address.
 var ErrNoRoute = errors.New("this host has no default route")
 
 // Node is who this machine is in the cluster.
@@ -166,7 +166,7 @@ func defaultIPs(podCIDRs []netip.Prefix, lookup func(ipv6 bool) (netip.Addr, err
 			return nil, err
 		}
 		if !ip.IsValid() {
-			return nil, fmt.Errorf("%w for %s, and not one network card with such an address, but none or several. So kedge does not know which address is the node's: "+
+			return nil, fmt.Errorf("%w for %s, and not just one network card with such an address, so kedge does not know which address is the node's: "+
 				"set it with --node-ip", ErrNoRoute, family(cidr))
 		}
 		ips = append(ips, ip)
@@ -206,7 +206,7 @@ func localAddresses() ([]netip.Addr, error) {
 }
 
 // defaultAddress returns the address of a family by which other hosts know this one, or the zero Addr if
-// that is not clear. A machine in a network without a router has no default route, and mostly one card.
+// that is not clear. A machine in a network without a router has no default route.
 func defaultAddress(ipv6 bool) (netip.Addr, error) {
 	ip, err := defaultRouteAddress(ipv6)
 	if err != nil || ip.IsValid() {
@@ -223,25 +223,15 @@ func defaultAddress(ipv6 bool) (netip.Addr, error) {
 	return cardAddress(links, func(card netlink.Link) (netip.Addr, error) { return linkAddress(card.Attrs().Index, family) })
 }
 
-// cardAddress returns the address of the only network card that has one, or the zero Addr.
+// cardAddress returns the address of the only network card, or the zero Addr. With several cards, the one that has
+// an address at a boot may not be the one that gets the default route later.
 func cardAddress(links []netlink.Link, addressOf func(netlink.Link) (netip.Addr, error)) (netip.Addr, error) {
-	var only netip.Addr
-	for _, link := range links {
-		if link.Attrs().ParentDev == "" {
-			continue // a bridge, a tunnel and the like
-		}
-		ip, err := addressOf(link)
-		if err != nil {
-			return netip.Addr{}, err
-		}
-		if ip.IsValid() && only.IsValid() {
-			return netip.Addr{}, nil
-		}
-		if ip.IsValid() {
-			only = ip
-		}
+	// A bridge, a tunnel and the like have no device.
+	cards := slices.DeleteFunc(slices.Clone(links), func(link netlink.Link) bool { return link.Attrs().ParentDev == "" })
+	if len(cards) != 1 {
+		return netip.Addr{}, nil
 	}
-	return only, nil
+	return addressOf(cards[0])
 }
 
 // defaultRouteAddress returns the address of the best default route of a

@@ -52,8 +52,8 @@ const never = "24h"
 // streams. Each stream needs a token that is valid once. k3s uses the same port.
 const streamPort = "10010"
 
-// timeouts replace those of upstream, which are 2 to 5 seconds, and none for a database. If a shim does not answer in
-// time while kedge starts, it counts as dead, and its containers are killed. A slow machine needs longer.
+// timeouts are longer than upstream's, which are 2 to 5 seconds. containerd kills the containers of a shim that does not
+// answer in time while kedge starts, and the shims of a slow machine need longer. For a database upstream has no limit.
 //
 //upstream:relies-on github.com/containerd/containerd/v2/core/runtime/v2/shim_load.go ShimManager.loadShim
 //upstream:relies-on github.com/containerd/containerd/v2/core/runtime/v2/shim.go cleanupAfterDeadShim

@@ -44,7 +44,11 @@ func Default() (Store, error) {
 	if os.Geteuid() == 0 {
 		return Store{Run: "/run/kedge-clusters", Data: "/var/lib/kedge-clusters"}, nil
 	}
-	run := filepath.Join(rootless.RuntimeFolder(), fmt.Sprintf("kedge-clusters-%d", os.Geteuid()))
+	parent := rootless.RuntimeFolder()
+	if _, err := os.Stat(parent); err != nil {
+		parent = os.TempDir()
+	}
+	run := filepath.Join(parent, fmt.Sprintf("kedge-clusters-%d", os.Geteuid()))
 	err := privateFolder(run)
 	if errors.Is(err, fs.ErrNotExist) {
 		err = nil // The first cluster makes it.

@@ -12,8 +12,8 @@ import (
 
 func TestMain(m *testing.M) { testutil.RunInOwnNetwork(m) }
 
-// TestReadOnlyKeepsRestrictions shows folders of the machine to a host. What the machine does not allow in a folder, the
-// host must not allow either.
+// TestReadOnlyKeepsRestrictions gives a host folders of the machine. The machine's mounts of these folders forbid devices,
+// setuid programs, or all programs. The mounts of the host must forbid the same.
 func TestReadOnlyKeepsRestrictions(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")

@@ -46,22 +46,15 @@ func enterCgroup() error {
 	return fmt.Errorf("ask systemd for a cgroup: run %s: %w", run, err)
 }
 
-// RuntimeFolder returns the folder of this user's sockets, or the one of all temporary files. systemd makes it at
-// the login, and su does not name it.
-func RuntimeFolder() string {
-	return runtimeFolder("/", os.Getenv("XDG_RUNTIME_DIR"), os.Geteuid())
-}
+// RuntimeFolder returns the folder of this user's sockets, whether it is there or not. systemd makes it at the login, and
+// su does not name it. Only root can make it: a program of another user must not answer in the place of systemd.
+func RuntimeFolder() string { return runtimeFolder(os.Getenv("XDG_RUNTIME_DIR"), os.Geteuid()) }
 
-// runtimeFolder does that for a user of the host whose files are below root.
-func runtimeFolder(root, named string, user int) string {
+func runtimeFolder(named string, user int) string {
 	if named != "" {
 		return named
 	}
-	made := filepath.Join(root, "run/user", fmt.Sprint(user))
-	if _, err := os.Stat(made); err != nil {
-		return os.TempDir()
-	}
-	return made
+	return fmt.Sprint("/run/user/", user)
 }
 
 // unified returns the cgroup of version 2 in the text of /proc/self/cgroup, if this host has no other: cgroups(7).

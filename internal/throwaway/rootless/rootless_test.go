@@ -41,23 +41,11 @@ func TestUnified(t *testing.T) {
 }
 
 func TestRuntimeFolder(t *testing.T) {
-	root := t.TempDir()
-	made := filepath.Join(root, "run/user/1000")
-	if err := os.MkdirAll(made, 0o700); err != nil {
-		t.Fatal(err)
+	if got := runtimeFolder("", 1000); got != "/run/user/1000" {
+		t.Error(got)
 	}
-	for _, test := range []struct {
-		named string
-		user  int
-		want  string
-	}{
-		{"", 1000, made},
-		{"", 1001, os.TempDir()}, // systemd has made none for this user
-		{"/tmp/mine", 1000, "/tmp/mine"},
-	} {
-		if got := runtimeFolder(root, test.named, test.user); got != test.want {
-			t.Errorf("%q, %d: got %s, want %s", test.named, test.user, got, test.want)
-		}
+	if got := runtimeFolder("/tmp/mine", 1000); got != "/tmp/mine" {
+		t.Error(got)
 	}
 }
 
