@@ -27,7 +27,7 @@ func Cleanup(ctx context.Context, confDirs []string, podCIDRs []netip.Prefix) er
 	return errors.Join(append(faults,
 		removeLinks(),
 		removeRoutes(podCIDRs),
-		removeSources(podCIDRs, nil),
+		removeSources(podCIDRs),
 		removeTables(ctx,
 			masqueradeTable,
 			// The portmap plugin makes these: plugins/meta/portmap/portmap_nftables.go.

@@ -89,7 +89,7 @@ func (n *Network) Run(ctx context.Context, ready func()) error {
 		if err := removeConflist(n.cfg.ConfDir); err != nil {
 			return err
 		}
-		if err := errors.Join(removeTables(ctx, masqueradeTable), removeIPTables(ctx), removeSources(n.cfg.Cluster.PodCIDRs(), nil)); err != nil {
+		if err := errors.Join(removeTables(ctx, masqueradeTable), removeIPTables(ctx), removeSources(n.cfg.Cluster.PodCIDRs())); err != nil {
 			n.log.Warnf("Cannot remove all firewall rules and addresses of an earlier start: %v", err)
 		}
 		ready()
@@ -180,7 +180,7 @@ func (n *Network) serve(ctx context.Context, l *leases, ready func()) error {
 			return err
 		}
 	}
-	if err := keepSources(podCIDRs, n.cfg.Cluster.PodCIDRs()); err != nil {
+	if err := errors.Join(keepSources(podCIDRs, n.cfg.Cluster.PodCIDRs()), leaveFormerRange(podCIDRs, n.cfg.Cluster.PodCIDRs())); err != nil {
 		return err
 	}
 	if err := alignMTU(backend.MTU(), n.cfg.Cluster.VXLAN.VNI); err != nil {

@@ -22,15 +22,12 @@ const loopbackIndex = 1
 // are on the loopback device, where no packet leaves. Addresses there of an earlier pod CIDR are removed.
 // cluster are the cluster's ranges of pods.
 func keepSources(podCIDRs, cluster []netip.Prefix) error {
-	var wanted []netip.Addr
-	for _, own := range podCIDRs {
-		wanted = append(wanted, gateways.Source(own))
-	}
+	wanted := sources(podCIDRs)
 	loopback, err := netlink.LinkByIndex(loopbackIndex)
 	if err != nil {
 		return fmt.Errorf("find the loopback device: %w", err)
 	}
-	if err := removeSources(cluster, wanted); err != nil {
+	if err := removeAddresses(loopback, cluster, wanted); err != nil {
 		return err
 	}
 	for _, address := range wanted {
@@ -39,6 +36,28 @@ func keepSources(podCIDRs, cluster []netip.Prefix) error {
 		}
 	}
 	return nil
+}
+
+func sources(podCIDRs []netip.Prefix) []netip.Addr {
+	var all []netip.Addr
+	for _, own := range podCIDRs {
+		all = append(all, gateways.Source(own))
+	}
+	return all
+}
+
+// leaveFormerRange removes the addresses that the bridge has of an earlier pod CIDR, and their routes with them. Another
+// node may have that pod CIDR now. The route to that node would take the place of the bridge's. When this node gets the
+// pod CIDR back, the bridge would have an address without a route, and no pod of the node would be reached.
+func leaveFormerRange(podCIDRs, cluster []netip.Prefix) error {
+	bridge, err := netlink.LinkByName(BridgeName)
+	if errors.As(err, new(netlink.LinkNotFoundError)) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("find the bridge of the pods: %w", err)
+	}
+	return removeAddresses(bridge, cluster, sources(podCIDRs))
 }
 
 // sourceEntry returns an address as the kernel has it. The kernel itself never chooses it, because its
@@ -56,16 +75,22 @@ func sourceEntry(address netip.Addr) *netlink.Addr {
 // forever is the lifetime of an address in seconds, which is 68 years.
 const forever = math.MaxInt32
 
-// removeSources removes the addresses of the loopback device that are in the ranges of pods, except those
-// in except. cluster are the cluster's ranges of pods.
-func removeSources(cluster []netip.Prefix, except []netip.Addr) error {
+// removeSources removes the addresses of the loopback device that are in the ranges of pods. cluster are the cluster's ranges
+// of pods.
+func removeSources(cluster []netip.Prefix) error {
 	loopback, err := netlink.LinkByIndex(loopbackIndex)
 	if err != nil {
 		return fmt.Errorf("find the loopback device: %w", err)
 	}
-	entries, err := netlink.AddrList(loopback, netlink.FAMILY_ALL)
+	return removeAddresses(loopback, cluster, nil)
+}
+
+// removeAddresses removes the addresses of a device that are in the ranges of pods, except those in except.
+func removeAddresses(device netlink.Link, cluster []netip.Prefix, except []netip.Addr) error {
+	name := device.Attrs().Name
+	entries, err := netlink.AddrList(device, netlink.FAMILY_ALL)
 	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
-		return fmt.Errorf("list the addresses of the loopback device: %w", err)
+		return fmt.Errorf("list the addresses of %s: %w", name, err)
 	}
 	var faults []error
 	for i := range entries {
@@ -74,8 +99,8 @@ func removeSources(cluster []netip.Prefix, except []netip.Addr) error {
 		if !ok || slices.Contains(except, address) || !slices.ContainsFunc(cluster, func(r netip.Prefix) bool { return r.Contains(address) }) {
 			continue
 		}
-		if err := netlink.AddrDel(loopback, &entries[i]); err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) {
-			faults = append(faults, fmt.Errorf("remove the gateway's address %s: %w", address, err))
+		if err := netlink.AddrDel(device, &entries[i]); err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) {
+			faults = append(faults, fmt.Errorf("remove the address %s of %s: %w", address, name, err))
 		}
 	}
 	return errors.Join(faults...)
