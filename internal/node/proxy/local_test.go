@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"strings"
 	"testing"
 
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -8,13 +9,56 @@ import (
 	watch "k8s.io/kubernetes/pkg/proxy/config"
 )
 
-// heard counts updates.
+// heard counts updates, and keeps the last slice.
 type heard struct {
 	watch.EndpointSliceHandler
 	updates int
+	last    *discoveryv1.EndpointSlice
 }
 
-func (h *heard) OnEndpointSliceUpdate(_, _ *discoveryv1.EndpointSlice) { h.updates++ }
+func (h *heard) OnEndpointSliceAdd(slice *discoveryv1.EndpointSlice) { h.last = slice }
+
+func (h *heard) OnEndpointSliceUpdate(_, slice *discoveryv1.EndpointSlice) {
+	h.updates++
+	h.last = slice
+}
+
+// TestRenamedHost has two Nodes with one address: this one, and the one that the host was before. Only the endpoint of this
+// one is the proxier's.
+func TestRenamedHost(t *testing.T) {
+	slice := func(manager string, nodes ...string) *discoveryv1.EndpointSlice {
+		s := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{discoveryv1.LabelManagedBy: manager}}}
+		for _, node := range nodes {
+			name, address, _ := strings.Cut(node, "@")
+			s.Endpoints = append(s.Endpoints, discoveryv1.Endpoint{NodeName: &name, Addresses: []string{address}})
+		}
+		return s
+	}
+	for name, test := range map[string]struct {
+		before, after *discoveryv1.EndpointSlice
+		want          string
+	}{
+		"at the start":      {nil, slice("local", "now@1", "before@1", "other@2"), "now other"},
+		"after its name":    {slice("local", "before@1"), slice("local", "now@1", "before@1"), "now"},
+		"alone":             {nil, slice("local", "before@1", "other@2"), "before other"},
+		"of others' slices": {nil, slice("other", "now@1", "before@1"), "now before"},
+	} {
+		h := &heard{}
+		l := localSlices{h, "local", "now"}
+		if test.before == nil {
+			l.OnEndpointSliceAdd(test.after)
+		} else {
+			l.OnEndpointSliceUpdate(test.before, test.after)
+		}
+		var got []string
+		for _, endpoint := range h.last.Endpoints {
+			got = append(got, *endpoint.NodeName)
+		}
+		if strings.Join(got, " ") != test.want {
+			t.Errorf("%s: the proxier got the endpoints of %v, want %s", name, got, test.want)
+		}
+	}
+}
 
 func TestLocalSlices(t *testing.T) {
 	slice := func(manager string, port int32, nodes ...string) *discoveryv1.EndpointSlice {
