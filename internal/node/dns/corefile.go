@@ -64,13 +64,13 @@ func (c corefile) render(custom map[string]string) (string, error) {
 		fmt.Fprintf(&out, "\tloadbalance\n")
 	}
 	out.Write(overrides.Bytes())
+	// This comes after the user's parts, so that a forward of the user's is asked first.
+	if !overridden(overrides.Bytes(), "errors") && !overridden(overrides.Bytes(), "forward") {
+		fmt.Fprintf(&out, "\t%s %s\n", nameserversDirective, c.source)
+	}
 	if len(c.upstreams) > 0 {
 		// A host asks its nameservers in the order of its resolv.conf. With an internal and a public
-		// nameserver the order matters. This comes after the user's parts, so that a forward of the
-		// user's is asked first.
-		if !overridden(overrides.Bytes(), "errors") && !overridden(overrides.Bytes(), "forward") {
-			fmt.Fprintf(&out, "\t%s %s\n", nameserversDirective, c.source)
-		}
+		// nameserver the order matters.
 		fmt.Fprintf(&out, "\tforward . %s {\n\t\tpolicy sequential\n\t\tmax_concurrent 1000\n\t}\n", strings.Join(c.upstreams, " "))
 	}
 	fmt.Fprintf(&out, "}\n")

@@ -26,7 +26,7 @@ const (
 	nameserverInterval = 5 * time.Second
 )
 
-// nameservers notices that no nameserver of the host answers, so that this is told once. CoreDNS's plugin errors
+// nameservers notices that no nameserver of the host answers, or that the host has none, so that this is told once. CoreDNS's plugin errors
 // tells it for each query, and clients ask again and again.
 type nameservers struct {
 	// failed receives the error of a query that got no answer. It has room for one.
@@ -56,9 +56,8 @@ func (n *nameservers) follow(ctx context.Context, interval time.Duration) {
 			return
 		case cause = <-n.failed:
 		}
-		for silent := n.silent(ctx); len(silent) > 0 && ctx.Err() == nil; silent = n.silent(ctx) {
-			component.Report(ctx, fmt.Errorf("no nameserver of this host answers (%s), so pods find no names outside the cluster: %w: "+
-				"check the network, or set --resolv-conf to a file with nameservers that answer", strings.Join(silent, ", "), cause))
+		for fault := n.fault(ctx, cause); fault != nil && ctx.Err() == nil; fault = n.fault(ctx, cause) {
+			component.Report(ctx, fault)
 			select {
 			case <-ctx.Done():
 				return
@@ -69,11 +68,18 @@ func (n *nameservers) follow(ctx context.Context, interval time.Duration) {
 	}
 }
 
-// silent returns the nameservers if none of them answers.
-func (n *nameservers) silent(ctx context.Context) []string {
+// errNone is why a query got no answer on a host without nameservers.
+var errNone = errors.New("this host has no nameserver, so pods find no names outside the cluster: " +
+	"add one to its resolv.conf, or set --resolv-conf to a file with nameservers")
+
+// fault returns what is wrong with the nameservers, or nil if one of them answers. cause is why a query got no answer.
+func (n *nameservers) fault(ctx context.Context, cause error) error {
 	n.mu.Lock()
 	addresses := n.addresses
 	n.mu.Unlock()
+	if len(addresses) == 0 {
+		return errNone
+	}
 	question := new(mdns.Msg).SetQuestion(".", mdns.TypeNS)
 	for _, address := range addresses {
 		for _, network := range []string{"udp", "tcp"} {
@@ -83,7 +89,8 @@ func (n *nameservers) silent(ctx context.Context) []string {
 			}
 		}
 	}
-	return addresses
+	return fmt.Errorf("no nameserver of this host answers (%s), so pods find no names outside the cluster: %w: "+
+		"check the network, or set --resolv-conf to a file with nameservers that answer", strings.Join(addresses, ", "), cause)
 }
 
 // watchNameservers adds the handler of nameserversDirective, before that of forward.
@@ -114,8 +121,11 @@ func (forwarded) Name() string { return nameserversDirective }
 // ServeDNS implements plugin.Handler. It takes over the error of a query that got no answer. The client still gets
 // its SERVFAIL.
 func (f forwarded) ServeDNS(ctx context.Context, w mdns.ResponseWriter, r *mdns.Msg) (int, error) {
-	code, err := plugin.NextOrFailure(f.Name(), f.next, ctx, w, r)
-	if !isSilence(err) {
+	code, err := mdns.RcodeServerFailure, errNone
+	if f.next != nil {
+		code, err = plugin.NextOrFailure(f.Name(), f.next, ctx, w, r)
+	}
+	if err != errNone && !isSilence(err) {
 		return code, err
 	}
 	select {

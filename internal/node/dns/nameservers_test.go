@@ -41,12 +41,23 @@ func (l *lines) String() string {
 
 // TestSilentNameserver has a host whose nameserver does not answer at first.
 func TestSilentNameserver(t *testing.T) {
+	testWithoutNameserver(t, "nameserver 127.0.0.53\n", "no nameserver of this host answers (127.0.0.53:53)")
+}
+
+// TestNoNameserver has a host that has no nameserver at first.
+func TestNoNameserver(t *testing.T) {
+	testWithoutNameserver(t, "", "this host has no nameserver, so")
+}
+
+// testWithoutNameserver begins with a resolv.conf of a host that finds no names, and wants the fault to be told once, until
+// the host has a nameserver that answers.
+func testWithoutNameserver(t *testing.T, text, fault string) {
 	if !inNetNS(t) {
 		return
 	}
 	addAddress(t, "lo", "192.0.2.1/32")
 	resolvConf := filepath.Join(t.TempDir(), "resolv.conf")
-	must(t, os.WriteFile(resolvConf, []byte("nameserver 127.0.0.53\n"), 0o644))
+	must(t, os.WriteFile(resolvConf, []byte(text), 0o644))
 	api := newFakeAPI(t)
 	defer api.stop()
 	cluster(t, api)
@@ -80,7 +91,7 @@ func TestSilentNameserver(t *testing.T) {
 		}
 	}
 	eventually(t, "a fault", func() string {
-		if strings.Contains(faults.String(), "no nameserver of this host answers (127.0.0.53:53)") {
+		if strings.Contains(faults.String(), fault) {
 			return "a fault"
 		}
 		return faults.String()
@@ -93,7 +104,8 @@ func TestSilentNameserver(t *testing.T) {
 		t.Errorf("logged:\n%s", logged.String())
 	}
 
-	upstream(t) // now it answers
+	upstream(t) // now one answers
+	must(t, os.WriteFile(resolvConf, []byte("nameserver 127.0.0.53\n"), 0o644))
 	eventually(t, ";", func() string { _, after, _ := strings.Cut(faults.String(), ";"); return after })
 	if got := ask(t, "udp", "www.example.com.", mdns.TypeA); got != "203.0.113.9" {
 		t.Errorf("got %q", got)
