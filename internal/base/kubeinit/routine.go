@@ -148,6 +148,18 @@ var routines = []routine{
 	// FailedMount
 	//upstream:relies-on k8s.io/kubernetes/pkg/kubelet/volumemanager/populator/desired_state_of_world_populator.go desiredStateOfWorldPopulator.processPodVolumes
 	{message: "Error processing volume"},
+	// pkg/kubelet/cm/devicemanager, when a device plugin ends, for example because a newer one takes its place: the
+	// Node has no such devices then
+	//upstream:relies-on k8s.io/kubernetes/pkg/kubelet/cm/devicemanager/plugin/v1beta1/client.go client.Run
+	{message: "ListAndWatch ended unexpectedly for device plugin"},
+	// pkg/kubelet/kubelet_pods.go, about a pod that has just ended, and whose cgroup is gone
+	//upstream:relies-on k8s.io/kubernetes/pkg/kubelet/kubelet_pods.go Kubelet.convertToAPIPodLevelResourcesStatus
+	{message: "failed to read memory cgroup ", detail: "no such "},
+	// pkg/kubelet/eviction, if the runtime takes more than ten seconds to end a pod, which goes on: an Event
+	// ExceededGracePeriod
+	//upstream:relies-on k8s.io/kubernetes/pkg/kubelet/eviction/eviction_manager.go managerImpl.evictPod
+	//upstream:relies-on k8s.io/kubernetes/pkg/kubelet/pod_workers.go killPodNow
+	{message: "Eviction manager: pod failed to evict", detail: "timeout waiting to kill pod"},
 	// pkg/kubelet/eviction, before images were listed
 	//upstream:relies-on k8s.io/kubernetes/pkg/kubelet/eviction/eviction_manager.go managerImpl.synchronize
 	//upstream:relies-on k8s.io/kubernetes/pkg/kubelet/cadvisor/helpers_linux.go imageFsInfoProvider.ImageFsInfoLabel
