@@ -5,8 +5,9 @@
 #   userkernel.sh VERSION FRAGMENT OUTPUT
 #
 # VERSION is that of the package linux-source-VERSION, such as 6.1, of a Debian.
-# FRAGMENT has the settings that the kernel gets beyond the defaults. It is a fault if the
-# kernel cannot have one of them.
+# FRAGMENT has the settings that the kernel gets beyond the defaults. A kernel that has
+# settings which older ones do not know gets those as well. It is a fault if the kernel
+# cannot have one of them.
 set -eu
 
 version=$1
@@ -14,9 +15,12 @@ fragment=$(realpath "$2")
 mkdir -p "$(dirname "$3")"
 out=$(realpath "$3")
 
+later=""
+newer=""
 case $version in
 6.1) suite=bookworm ;;
 6.12) suite=trixie ;;
+7.2) suite=trixie later=trixie-backports newer="CONFIG_SMP=y CONFIG_NR_CPUS=4 CONFIG_CPUSETS=y CONFIG_NETFILTER_XTABLES_LEGACY=y" ;;
 *)
 	echo "unknown kernel $version: add the Debian that has it to $0" >&2
 	exit 1
@@ -27,7 +31,9 @@ folder=$out.source
 trap 'rm -rf "$folder"' EXIT
 rm -rf "$folder"
 mkdir "$folder"
-mmdebstrap --quiet --variant=extract --include="linux-source-$version" "$suite" "$folder/debian" >&2
+for from in $suite $later; do
+	echo "deb http://deb.debian.org/debian $from main"
+done | mmdebstrap --quiet --variant=extract --include="linux-source-$version" "$suite" "$folder/debian" - >&2
 tar -xf "$folder/debian/usr/src/linux-source-$version.tar.xz" -C "$folder" --strip-components=1
 cd "$folder"
 rm -rf debian
@@ -37,9 +43,14 @@ sed -i 's|seq_printf(m, "mode\\t\\t: skas\\n");|&\n\tseq_printf(m, "cpu MHz\\t\\
 grep -q 'cpu MHz' arch/um/kernel/um_arch.c
 
 make -s ARCH=um defconfig
-scripts/kconfig/merge_config.sh -m .config "$fragment" >/dev/null
+{
+	cat "$fragment"
+	# shellcheck disable=SC2086 # a line for each
+	printf '%s\n' $newer
+} >settings
+scripts/kconfig/merge_config.sh -m .config settings >/dev/null
 make -s ARCH=um olddefconfig
-missing=$(grep '^CONFIG_' "$fragment" | grep -vxFf .config || true)
+missing=$(grep '^CONFIG_' settings | grep -vxFf .config || true)
 if [ -n "$missing" ]; then
 	echo "Linux $version for user mode cannot have these settings of $fragment. Remove them, or add what they need:" >&2
 	echo "$missing" >&2

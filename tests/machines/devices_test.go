@@ -28,15 +28,20 @@ spec:
 
 // pluggedDevices gives a pod a device of a device plugin, before and after a restart of kedge.
 func pluggedDevices(t *testing.T, l *life) {
+	began := l.sh(t, "date +%s")
 	l.apply(t, fmt.Sprintf(pluginObject, image.PluginName))
-	defer l.sh(t, "kedge kubectl delete daemonset plugin")
+	defer func() {
+		l.kubectl(t, "delete daemonset plugin")
+		l.untilKubectl(t, "get node machine -o jsonpath='{.status.allocatable.kedge\\.test/null}' | grep -x 0")
+		l.noErrors(t, "--since=@"+began)
+	}()
 	for _, when := range []string{"at-first", "after-a-restart"} {
 		t.Run(when, func(t *testing.T) {
 			if when == "after-a-restart" {
 				l.restartKedge(t)
 				l.ready(t)
 			}
-			l.eventually(t, `[ "$(kedge kubectl get node machine -o jsonpath='{.status.allocatable.kedge\.test/null}')" = 2 ]`)
+			l.untilKubectl(t, `get node machine -o jsonpath='{.status.allocatable.kedge\.test/null}' | grep -x 2`)
 			output := once{name: "with-device", container: "resources: {limits: {kedge.test/null: 1}}",
 				script: "echo $KEDGE_DEVICES; echo nothing >/dev/kedge-null && echo written"}.output(t, l)
 			if first, rest, _ := strings.Cut(output, "\n"); first != "first" && first != "second" || rest != "written" {
@@ -56,7 +61,7 @@ func hugePages(t *testing.T, l *life) {
 		l.restartKedge(t)
 		l.ready(t)
 	}()
-	l.eventually(t, `[ "$(kedge kubectl get node machine -o jsonpath='{.status.allocatable.hugepages-2Mi}')" = 16Mi ]`)
+	l.untilKubectl(t, "get node machine -o jsonpath='{.status.allocatable.hugepages-2Mi}' | grep -x 16Mi")
 	output := once{name: "huge", container: "resources: {limits: {hugepages-2Mi: 4Mi, memory: 64Mi, cpu: 100m}}",
 		script: "cat /sys/fs/cgroup/hugetlb.2MB.max"}.output(t, l)
 	if output != "4194304" {

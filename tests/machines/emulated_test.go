@@ -34,7 +34,7 @@ func (k emulated) prepare(t *testing.T, l *life) {
 	t.Helper()
 	harness.Need(t, emulators[l.debianArchitecture()].pack, "qemu-utils")
 	l.base = l.file(t, l.image())
-	l.link(t, emulatedInterface)
+	l.link(t, emulatedInterface, cable, "tuntap add mode tap name "+cable)
 	l.run(t, "qemu-img", "create", "-q", "-f", "qcow2", "-F", "raw", "-b", l.base, filepath.Join(l.folder, "changes"))
 }
 
@@ -45,7 +45,7 @@ func (k emulated) command(l *life) *harness.Cmd {
 		"-kernel", l.base+".kernel", "-initrd", l.base+".initrd",
 		"-append", "root=/dev/vda rw net.ifnames=0 console="+emulator.console+" "+strings.Join(l.parameters, " "),
 		"-drive", "if=none,id=disk,cache=unsafe,file="+filepath.Join(l.folder, "changes"), "-device", "virtio-blk-pci,drive=disk",
-		"-netdev", "tap,id=net,script=no,downscript=no,ifname="+l.tap, "-device", "virtio-net-pci,netdev=net",
+		"-netdev", "tap,id=net,script=no,downscript=no,ifname="+cable, "-device", "virtio-net-pci,netdev=net",
 		"-virtfs", "local,path="+l.tree+",mount_tag="+treeTag+",security_model=none", "-serial", "stdio", "-monitor", "none")
 	return l.host.Command(l.ctx, emulator.command[0], words...)
 }

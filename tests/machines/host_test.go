@@ -28,6 +28,13 @@ var networkChanges = []struct {
 	{name: "second-interface", do: "ip link add second type dummy && ip addr add 198.19.7.1/24 dev second && ip link set second up", undo: "ip link del second", restart: true},
 }
 
+// late restarts kedge on a host that gets its address and its default route half a minute later.
+const late = `
+	route=$(ip route show default)
+	device=$(echo "$route" | grep -o 'dev [^ ]*' | cut -d ' ' -f 2)
+	address=$(ip -o -4 addr show dev $device scope global | grep -o 'inet [^ ]*' | cut -d ' ' -f 2)
+	systemd-run --no-block -q sh -c "sleep 1; ip addr del $address dev $device; systemctl restart --no-block kedge; sleep 30; ip addr add $address dev $device; ip route replace $route"`
+
 // changesNetwork wants Services, DNS and new pods to work after each change.
 func changesNetwork(t *testing.T, l *life) {
 	for _, change := range networkChanges {
@@ -43,6 +50,13 @@ func changesNetwork(t *testing.T, l *life) {
 			l.sameContainers(t)
 		})
 	}
+	t.Run("late", func(t *testing.T) {
+		before := l.pid(t)
+		l.sh(t, late)
+		l.eventually(t, "! kill -0 "+before)
+		l.works(t)
+		l.sameContainers(t)
+	})
 }
 
 // works waits until kedge is ready. Then it starts a new pod, and waits until a Service answers by its name.
@@ -65,7 +79,7 @@ func changesAddress(t *testing.T, l *life) {
 		l.eventually(t, "true")
 		l.restartKedge(t)
 		l.works(t)
-		l.eventually(t, "kedge kubectl get node machine -o jsonpath='{.status.addresses[?(@.type==\"InternalIP\")].address}' | grep -x "+to.String())
+		l.untilKubectl(t, "get node machine -o jsonpath='{.status.addresses[?(@.type==\"InternalIP\")].address}' | grep -x "+to.String())
 	}
 	change(old, other)
 	change(other, old)
@@ -119,12 +133,12 @@ func changesName(t *testing.T, l *life) {
 	name := func(name string) {
 		l.sh(t, "hostnamectl hostname "+name)
 		l.restartKedge(t)
-		l.eventually(t, "kedge status --local && kedge kubectl wait --for=condition=Ready --timeout=1s node/"+name)
+		l.readyAs(t, name)
 	}
 	name("renamed")
 	wants(t, l.sh(t, "journalctl -b -u kedge -o cat --no-pager -p warning"), "This host was node machine the last time")
 	name("machine")
-	l.sh(t, "kedge kubectl delete node renamed")
+	l.kubectl(t, "delete node renamed")
 	l.works(t)
 	l.containers = l.ids(t)
 }
@@ -165,7 +179,7 @@ func passesFirewalls(t *testing.T, l *life) {
 // reachable wants another host to reach the Deployment by a NodePort.
 func (l *life) reachable(t *testing.T) {
 	t.Helper()
-	port := l.sh(t, "kedge kubectl get service web -o jsonpath='{.spec.ports[0].nodePort}'")
+	port := l.kubectl(t, "get service web -o jsonpath='{.spec.ports[0].nodePort}'")
 	harness.Eventually(t, patience, "an answer at port "+port, func() error {
 		output, err := l.host.Command(t.Context(), "curl", "-sS", "-m", "10", "http://"+l.address+":"+port).CombinedOutput()
 		if err == nil && !strings.Contains(string(output), "web-") {

@@ -55,8 +55,7 @@ type life struct {
 	address string
 	// program is the kernel, and base the disk that all machines of the kind begin with.
 	program, base string
-	// tap is the machine's cable, and parameters are those of its kernel.
-	tap        string
+	// parameters are those of the machine's kernel.
 	parameters []string
 	ctx        context.Context
 
@@ -209,6 +208,50 @@ func (l *life) try(command string) (output string, err error) {
 	return output, nil
 }
 
+// adminKubeconfig is where kedge writes it.
+const adminKubeconfig = "/etc/kedge/kedge.yaml"
+
+// tryKubectl runs kubectl on the machine's host, as the administrator of the machine's cluster. A shell runs the command, which
+// may go on with a pipe. kubectl on the machine itself takes many seconds of an only processor that is slow.
+func (l *life) tryKubectl(command string) (output string, err error) {
+	kubeconfig, err := l.try("cat " + adminKubeconfig)
+	if err != nil {
+		return kubeconfig, err
+	}
+	path := filepath.Join(l.folder, "kubeconfig")
+	if err := os.WriteFile(path, []byte(kubeconfig), 0o600); err != nil {
+		return "", err
+	}
+	ctx, cancel := context.WithTimeout(l.ctx, patience)
+	defer cancel()
+	// The certificate is not verified, because the clock of the machine may be another one than that of the host.
+	script := fmt.Sprintf("%s kubectl --kubeconfig=%s --server=https://%s:6443 --insecure-skip-tls-verify %s", os.Getenv("KEDGE_BINARY"), path, l.address, command)
+	all, err := l.host.Command(ctx, "/bin/sh", "-c", script).CombinedOutput()
+	return strings.TrimSpace(string(all)), err
+}
+
+// kubectl is tryKubectl for what must succeed.
+func (l *life) kubectl(t *testing.T, command string) string {
+	t.Helper()
+	output, err := l.tryKubectl(command)
+	if err != nil {
+		t.Fatalf("kubectl %s: %v\n%s", command, err, output)
+	}
+	return output
+}
+
+// untilKubectl waits until kubectl succeeds, and returns its output.
+func (l *life) untilKubectl(t *testing.T, command string) (output string) {
+	t.Helper()
+	harness.Eventually(t, patience, "kubectl "+command, func() (err error) {
+		if output, err = l.tryKubectl(command); err != nil {
+			return fmt.Errorf("%w: %s", err, output)
+		}
+		return nil
+	})
+	return output
+}
+
 // cutLast is strings.Cut at the last separator.
 func cutLast(text, separator string) (before, after string, found bool) {
 	i := strings.LastIndex(text, separator)
@@ -268,21 +311,21 @@ func (l *life) run(t *testing.T, words ...string) {
 	}
 }
 
-// link gives the host a tap device for the machine, on the host's network, and the machine's kernel the
-// address of its interface called device.
-func (l *life) link(t *testing.T, device string) {
+// cable is the machine's end of its cable to the host's network.
+const cable = "machine0"
+
+// link makes the machine's cable, by the commands of ip that make the interface cable and one called port, which may be
+// the same, and gives the machine's kernel the address of its interface called device.
+func (l *life) link(t *testing.T, device, port string, commands ...string) {
 	t.Helper()
 	harness.Need(t, "iproute2")
 	last := l.host.Address.As4()[3]
 	own := fmt.Sprintf("198.18.0.%d", 100+last)
 	l.address = "198.18.0." + strconv.Itoa(int(last))
-	for _, command := range []string{
-		"link add br0 type bridge", "link set eth0 master br0", "link set br0 up",
-		"tuntap add mode tap name tap0", "link set tap0 master br0", "link set tap0 up",
-		"addr add " + own + "/24 dev br0",
-	} {
+	commands = append(commands, "link add br0 type bridge", "link set eth0 master br0", "link set br0 up",
+		"link set "+port+" master br0", "link set "+port+" up", "addr add "+own+"/24 dev br0")
+	for _, command := range commands {
 		l.run(t, append([]string{"ip"}, strings.Fields(command)...)...)
 	}
-	l.tap = "tap0"
 	l.parameters = append(l.parameters, fmt.Sprintf("ip=%s::%s:255.255.255.0::%s:off", l.address, own, device))
 }

@@ -40,30 +40,34 @@ func (p once) start(t *testing.T, l *life) {
 // ended waits until the pod has succeeded or failed, and returns which.
 func (p once) ended(t *testing.T, l *life) string {
 	t.Helper()
-	const phase = "kedge kubectl get pod %s -o jsonpath='{.status.phase}'"
-	l.eventually(t, fmt.Sprintf(phase+" | grep -x -e Succeeded -e Failed", p.name))
-	return l.sh(t, fmt.Sprintf(phase, p.name))
+	return l.untilKubectl(t, fmt.Sprintf("get pod %s -o jsonpath='{.status.phase}' | grep -x -e Succeeded -e Failed", p.name))
 }
 
 // get returns a value of the pod's status, by its JSONPath below status.
 func (p once) get(t *testing.T, l *life, path string) string {
 	t.Helper()
-	return l.sh(t, fmt.Sprintf("kedge kubectl get pod %s -o jsonpath='{.status%s}'", p.name, path))
+	return l.kubectl(t, fmt.Sprintf("get pod %s -o jsonpath='{.status%s}'", p.name, path))
 }
 
 // remove deletes the pod.
 func (p once) remove(t *testing.T, l *life) {
 	t.Helper()
-	l.sh(t, "kedge kubectl delete pod --now "+p.name)
+	l.kubectl(t, "delete pod --now "+p.name)
 }
 
 // output runs the pod, which must succeed, and returns what it wrote.
 func (p once) output(t *testing.T, l *life) string {
 	t.Helper()
 	p.start(t, l)
+	return p.result(t, l)
+}
+
+// result waits until the pod has ended, which must succeed, removes it, and returns what it wrote.
+func (p once) result(t *testing.T, l *life) string {
+	t.Helper()
 	defer p.remove(t, l)
 	phase := p.ended(t, l)
-	output := l.sh(t, "kedge kubectl logs "+p.name)
+	output := l.kubectl(t, "logs "+p.name)
 	if phase != "Succeeded" {
 		t.Errorf("pod %s is %s: %s\n%s", p.name, phase, p.get(t, l, ""), output)
 	}

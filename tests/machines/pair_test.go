@@ -38,10 +38,10 @@ func pairs(t *testing.T, l *life) {
 	second.writeImages(t)
 	token := l.sh(t, "kedge token create --ttl=1h")
 	wants(t, second.sh(t, fmt.Sprintf("KEDGE_URL=https://%s:6443 KEDGE_TOKEN='%s' INSTALL_KEDGE_TIMEOUT=900 sh /opt/new/install.sh", l.address, token)), "is ready")
-	l.eventually(t, "kedge kubectl wait --for=condition=Ready --timeout=1s node/"+secondName)
+	l.nodeReady(t, secondName)
 	l.apply(t, fmt.Sprintf(peers, image.TestserverName))
 	defer func() {
-		l.sh(t, "kedge kubectl delete daemonset/peers node/"+secondName)
+		l.kubectl(t, "delete daemonset/peers node/"+secondName)
 		second.cut(t)
 	}()
 	l.sh(t, "cp /etc/kedge/config.yaml /run/config.yaml 2>/dev/null; true")
@@ -51,8 +51,8 @@ func pairs(t *testing.T, l *life) {
 			l.restartKedge(t)
 			l.ready(t)
 			second.restartKedge(t)
-			l.eventually(t, "kedge kubectl wait --for=condition=Ready --timeout=1s node/"+secondName)
-			l.sh(t, "kedge kubectl rollout status daemonset/peers --timeout=15m")
+			l.nodeReady(t, secondName)
+			l.kubectl(t, "rollout status daemonset/peers --timeout=15m")
 			l.reachEachOther(t)
 		})
 	}
@@ -64,14 +64,14 @@ func pairs(t *testing.T, l *life) {
 // reachEachOther wants each pod of the DaemonSet to reach the other one, and logs how fast the way between them is.
 func (l *life) reachEachOther(t *testing.T) {
 	t.Helper()
-	pods := strings.Fields(l.sh(t, "kedge kubectl get pods -l app=peers -o jsonpath='{range .items[*]}{.metadata.name}={.status.podIP} {end}'"))
+	pods := strings.Fields(l.kubectl(t, "get pods -l app=peers -o jsonpath='{range .items[*]}{.metadata.name}={.status.podIP} {end}'"))
 	if len(pods) != 2 {
 		t.Fatalf("the pods are %v, want one on each machine", pods)
 	}
 	for i, pod := range pods {
 		name, _, _ := strings.Cut(pod, "=")
 		_, other, _ := strings.Cut(pods[1-i], "=")
-		l.eventually(t, "kedge kubectl exec "+name+" -c serve -- /testserver fetch http://"+other+":8080 | grep peers-")
-		t.Logf("from %s: %s", name, l.sh(t, "kedge kubectl exec "+name+" -c serve -- /testserver measure "+other+":8081 2"))
+		l.untilKubectl(t, "exec "+name+" -c serve -- /testserver fetch http://"+other+":8080 | grep peers-")
+		t.Logf("from %s: %s", name, l.kubectl(t, "exec "+name+" -c serve -- /testserver measure "+other+":8081 2"))
 	}
 }

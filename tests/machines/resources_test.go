@@ -50,10 +50,10 @@ func measures(t *testing.T, l *life) {
 		spec: "terminationGracePeriodSeconds: 1"}
 	pod.start(t, l)
 	defer pod.remove(t, l)
-	l.eventually(t, "kedge kubectl top pod measured --no-headers | grep -E ' ("+strconv.Itoa(eaten)+"|6[5-9]|7[0-9])Mi'")
-	l.sh(t, "kedge kubectl top node machine --no-headers | grep -E ' [1-9][0-9]*Mi '")
+	l.untilKubectl(t, "top pod measured --no-headers | grep -E ' ("+strconv.Itoa(eaten)+"|6[5-9]|7[0-9])Mi'")
+	l.kubectl(t, "top node machine --no-headers | grep -E ' [1-9][0-9]*Mi '")
 	if _, err := l.try("test -e /proc/pressure/memory"); err == nil {
-		l.eventually(t, `kedge kubectl get --raw /api/v1/nodes/machine/proxy/metrics/cadvisor | grep '^container_pressure_memory_waiting_seconds_total{.*pod="measured"'`)
+		l.untilKubectl(t, `get --raw /api/v1/nodes/machine/proxy/metrics/cadvisor | grep '^container_pressure_memory_waiting_seconds_total{.*pod="measured"'`)
 	}
 }
 
@@ -101,7 +101,7 @@ func kubeletSettings(t *testing.T, l *life) {
 	t.Run("evicted-for-disk", func(t *testing.T) {
 		evicts(t, l, once{name: "disk-eater", spec: "volumes: [{name: disk, emptyDir: {}}]",
 			container: "volumeMounts: [{name: disk, mountPath: /disk}]",
-			script:    "dd if=/dev/zero of=/disk/file bs=1M; sleep 3600"}, "DiskPressure", "ephemeral-storage")
+			script:    "i=0; while fallocate -l 64M /disk/$i; do i=$((i + 1)); done; sleep 3600"}, "DiskPressure", "ephemeral-storage")
 	})
 }
 
@@ -116,14 +116,18 @@ func evicts(t *testing.T, l *life, pod once, condition, resource string) {
 		t.Errorf("the pod failed for %q, want Evicted: %s", reason, pod.get(t, l, ""))
 	}
 	wants(t, pod.get(t, l, ".message"), resource)
-	l.eventually(t, "kedge kubectl wait --for=condition="+condition+"=false --timeout=1s node/machine")
+	l.untilKubectl(t, "wait --for=condition="+condition+"=false --timeout=1m node/machine")
 	l.answers(t)
 }
+
+// eatsAll holds more memory than a machine has. The kernel fills it, which takes a kernel in user mode less time than
+// a program's own writes.
+const eatsAll = "for i in 1 2 3 4; do dd if=/dev/zero bs=1G count=1 | sleep 600 & done; wait"
 
 // killedLast wants the kernel to kill a pod, and not kedge, if the machine has no memory left.
 func killedLast(t *testing.T, l *life) {
 	before := l.pid(t)
-	pod := once{name: "everything-eater", script: "text=memory; while true; do text=$text$text; done"}
+	pod := once{name: "everything-eater", script: eatsAll}
 	pod.start(t, l)
 	if phase := pod.ended(t, l); phase != "Failed" {
 		t.Errorf("the pod with all memory of the machine is %s", phase)

@@ -55,7 +55,7 @@ kedge kubectl get nodes -o wide
 test "$(kedge kubectl get nodes --no-headers | grep -cw Ready)" = 2
 test "$(id -un)" = kim
 pod=$(kedge kubectl get pods -o name | head -n 1)
-for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do kedge kubectl exec "$pod" -- wget -qO- http://web; done | sort -u | tee /tmp/answers
+kedge kubectl exec "$pod" -- sh -c 'for i in $(seq 20); do wget -qO- http://web; done' | sort -u | tee /tmp/answers
 test "$(wc -l </tmp/answers)" = 2
 curl -fsS --retry 30 --retry-all-errors --retry-delay 1 http://127.0.0.1:18080/
 grep -rlx 67108864 /sys/fs/cgroup/user.slice --include=memory.max

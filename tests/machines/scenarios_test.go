@@ -20,51 +20,61 @@ import (
 type scenario struct {
 	name string
 	// fits tells whether the scenario can be shown on the machine.
-	fits func(machine) bool
-	run  func(*testing.T, *life)
-	// needed is true if later scenarios need what this one makes.
-	needed bool
+	fits   func(machine) bool
+	run    func(*testing.T, *life)
+	weight weight
 }
+
+// weight says what a scenario means for a run.
+type weight int
+
+const (
+	short weight = iota
+	// needed is the weight of a short scenario whose results later ones need.
+	needed
+	// long is the weight of a scenario that takes minutes. It runs only on a machine that was named.
+	long
+)
 
 // The scenarios, in their order.
 var scenarios = []scenario{
-	{"machine", everywhere, isAsInTable, true},
-	{"refused", withoutControllers, checkRefuses, false},
-	{"without-inet", ofDebian, refusesWithoutInet, false},
-	{"rootless", func(m machine) bool { return onLarge(m) && withVersion2(m) && withSystemd(m) }, runsRootless, false},
-	{"install", withControllers, install, true},
-	{"pods", withControllers, runPods, true},
-	{"journal", withSystemd, journal, false},
-	{"slices", func(m machine) bool { return withSystemd(m) && withVersion2(m) }, podsInSlices, false},
-	{"memory", withControllers, limitsMemory, false},
-	{"limits", withVersion2, limits, false},
-	{"measures", onLarge, measures, false},
-	{"killed-for-memory", withControllers, killsForMemory, false},
-	{"kedge-killed-last", withVersion2, killedLast, false},
-	{"kubelet-settings", onLarge, kubeletSettings, false},
-	{"profiles", withVersion2, confines, false},
-	{"own-users", withVersion2, userNamespaces, false},
-	{"privileges", withControllers, privileges, false},
-	{"devices", withVersion2, pluggedDevices, false},
-	{"huge-pages", onStock, hugePages, false},
-	{"network", withNetworkd, changesNetwork, false},
-	{"address", withNetworkd, changesAddress, false},
-	{"name", withNetworkd, changesName, false},
-	{"clock", withOwnKernel, changesClock, false},
-	{"pair", inPairs, pairs, false},
-	{"firewalls", withNeighbours, passesFirewalls, false},
-	{"neighbours", withNeighbours, livesBeside, false},
-	{"without-modules", ofDebian, missesFeatures, false},
-	{"small", onSmall, lives, false},
-	{"disk", withJournal, losesDisk, false},
-	{"restart", withControllers, restart, false},
-	{"stop", withControllers, stop, false},
-	{"kill", withControllers, kill, false},
-	{"plan", withControllers, plan, false},
-	{"upgrade", withControllers, upgrade, false},
-	{"reboot", withControllers, reboot, false},
-	{"power-cut", withControllers, powerCut, false},
-	{"uninstall", withControllers, uninstall, false},
+	{"machine", everywhere, isAsInTable, needed},
+	{"refused", withoutControllers, checkRefuses, short},
+	{"without-inet", ofDebian, refusesWithoutInet, short},
+	{"rootless", func(m machine) bool { return onLarge(m) && withVersion2(m) && withSystemd(m) }, runsRootless, long},
+	{"install", withControllers, install, needed},
+	{"pods", withControllers, runPods, needed},
+	{"journal", withSystemd, journal, short},
+	{"slices", func(m machine) bool { return withSystemd(m) && withVersion2(m) }, podsInSlices, short},
+	{"memory", withControllers, limitsMemory, short},
+	{"limits", withVersion2, limits, short},
+	{"measures", onLarge, measures, short},
+	{"killed-for-memory", withControllers, killsForMemory, short},
+	{"kedge-killed-last", withVersion2, killedLast, short},
+	{"kubelet-settings", onLarge, kubeletSettings, long},
+	{"profiles", withVersion2, confines, short},
+	{"own-users", withVersion2, userNamespaces, short},
+	{"privileges", withControllers, privileges, short},
+	{"devices", withVersion2, pluggedDevices, short},
+	{"huge-pages", onStock, hugePages, short},
+	{"network", withNetworkd, changesNetwork, long},
+	{"address", withNetworkd, changesAddress, short},
+	{"name", withNetworkd, changesName, long},
+	{"clock", withOwnKernel, changesClock, long},
+	{"pair", inPairs, pairs, long},
+	{"firewalls", withNeighbours, passesFirewalls, long},
+	{"neighbours", withNeighbours, livesBeside, long},
+	{"without-modules", ofDebian, missesFeatures, long},
+	{"small", onSmall, lives, long},
+	{"disk", withJournal, losesDisk, long},
+	{"restart", withControllers, restart, short},
+	{"stop", withControllers, stop, short},
+	{"kill", withControllers, kill, short},
+	{"plan", withControllers, plan, short},
+	{"upgrade", withControllers, upgrade, short},
+	{"reboot", withControllers, reboot, short},
+	{"power-cut", withControllers, powerCut, short},
+	{"uninstall", withControllers, uninstall, short},
 }
 
 func everywhere(machine) bool           { return true }
@@ -157,7 +167,7 @@ func install(t *testing.T, l *life) {
 			t.Errorf("%s: %s, want %s", command, got, want)
 		}
 	}
-	wants(t, l.sh(t, "kedge status"), "kedge "+oldVersion+" on node machine")
+	wants(t, l.sh(t, "kedge status && kedge kubectl get namespaces"), "kedge "+oldVersion+" on node machine")
 	if l.cgroup == "v2" && l.init() == systemd {
 		wants(t, l.sh(t, "cat /var/lib/kedge/agent/etc/containerd/config.toml"), "SystemdCgroup = true")
 	}
@@ -199,35 +209,48 @@ func (l *life) writeRelease(t *testing.T, folder string, program []byte) {
 // ready waits until kedge's parts and its node are ready.
 func (l *life) ready(t *testing.T) {
 	t.Helper()
-	l.eventually(t, "kedge status --local && kedge kubectl wait --for=condition=Ready --timeout=1s node/machine")
+	l.readyAs(t, firstName)
+}
+
+// readyAs is ready for a machine with a host name.
+func (l *life) readyAs(t *testing.T, name string) {
+	t.Helper()
+	l.nodeReady(t, name)
+	l.eventually(t, l.init().state+" && kedge status --local")
+}
+
+// nodeReady waits until a node is ready.
+func (l *life) nodeReady(t *testing.T, name string) {
+	t.Helper()
+	l.untilKubectl(t, "wait --for=condition=Ready --timeout=1m node/"+name)
 }
 
 // runPods runs a Deployment that answers by its Service's name, and a pod with a claim.
 func runPods(t *testing.T, l *life) {
 	l.apply(t, pods)
-	l.sh(t, "kedge kubectl rollout status deployment/web deployment/keeper --timeout=15m")
+	l.kubectl(t, "rollout status deployment/web deployment/keeper --timeout=15m")
 	l.answers(t)
-	l.sh(t, "kedge kubectl exec deployment/keeper -c app -- sh -c 'echo kept >/data/file; sync'")
+	l.kubectl(t, "exec deployment/keeper -c app -- sh -c 'echo kept >/data/file; sync'")
 	l.containers = l.ids(t)
 }
 
 // apply applies objects.
 func (l *life) apply(t *testing.T, objects string) {
 	t.Helper()
-	l.sh(t, "kedge kubectl apply -f - <<'END'\n"+objects+"\nEND")
+	l.kubectl(t, "apply -f - <<'END'\n"+objects+"\nEND")
 }
 
 // answers waits until a pod gets an answer from the Deployment by its name, and the node has the
 // volume of the claim.
 func (l *life) answers(t *testing.T) {
 	t.Helper()
-	l.eventually(t, "kedge kubectl exec deployment/keeper -c client -- /testserver fetch http://web | grep web-")
+	l.untilKubectl(t, "exec deployment/keeper -c client -- /testserver fetch http://web | grep web-")
 }
 
 // ids returns the IDs of all containers.
 func (l *life) ids(t *testing.T) string {
 	t.Helper()
-	ids := strings.Fields(l.sh(t, "kedge kubectl get pods -o jsonpath='{.items[*].status.containerStatuses[*].containerID}'"))
+	ids := strings.Fields(l.kubectl(t, "get pods -o jsonpath='{.items[*].status.containerStatuses[*].containerID}'"))
 	slices.Sort(ids)
 	return strings.Join(ids, "\n")
 }
@@ -265,7 +288,8 @@ const memoryLimit = "67108864"
 
 // limitsMemory wants the kernel to have the limit of a pod, also after systemd has loaded its units anew.
 func limitsMemory(t *testing.T, l *life) {
-	find := "find /sys/fs/cgroup -path '*'$(kedge kubectl get pod -l app=keeper -o jsonpath='{.items[0].status.containerStatuses[0].containerID}' | sed 's|.*//||')'*' "
+	id := l.kubectl(t, "get pod -l app=keeper -o jsonpath='{.items[0].status.containerStatuses[0].containerID}' | sed 's|.*//||'")
+	find := "find /sys/fs/cgroup -path '*" + id + "*' "
 	find += map[bool]string{true: "-name memory.max", false: "-name memory.limit_in_bytes"}[l.cgroup == "v2"]
 	for _, before := range []string{"true", "! type systemctl || systemctl daemon-reload"} {
 		l.sh(t, before)
@@ -277,15 +301,16 @@ func limitsMemory(t *testing.T, l *life) {
 
 // killsForMemory wants a container that was killed for its memory to be called so, every time.
 func killsForMemory(t *testing.T, l *life) {
-	const times = 3
-	for i := range times {
-		name := fmt.Sprintf("eater-%d", i)
+	names := []string{"eater-0", "eater-1", "eater-2"}
+	for _, name := range names {
 		l.apply(t, fmt.Sprintf(eater, name, image.BusyboxName))
-		l.eventually(t, "kedge kubectl get pod "+name+" -o jsonpath='{.status.phase}' | grep -qx Failed")
-		if reason := l.sh(t, "kedge kubectl get pod "+name+" -o jsonpath='{.status.containerStatuses[0].state.terminated.reason}'"); reason != "OOMKilled" {
-			t.Errorf("a container that was killed for its memory is called %q, want OOMKilled: %s", reason, l.sh(t, "kedge kubectl get pod "+name+" -o jsonpath='{.status}'"))
+	}
+	for _, name := range names {
+		l.untilKubectl(t, "get pod "+name+" -o jsonpath='{.status.phase}' | grep -qx Failed")
+		if reason := l.kubectl(t, "get pod "+name+" -o jsonpath='{.status.containerStatuses[0].state.terminated.reason}'"); reason != "OOMKilled" {
+			t.Errorf("a container that was killed for its memory is called %q, want OOMKilled: %s", reason, l.kubectl(t, "get pod "+name+" -o jsonpath='{.status}'"))
 		}
-		l.sh(t, "kedge kubectl delete pod --now "+name)
+		l.kubectl(t, "delete pod --now "+name)
 	}
 }
 
@@ -310,7 +335,7 @@ func restart(t *testing.T, l *life) {
 
 // stop stops the service. Its pods go on.
 func stop(t *testing.T, l *life) {
-	address := l.sh(t, "kedge kubectl get pods -l app=web -o jsonpath='{.items[0].status.podIP}'")
+	address := l.kubectl(t, "get pods -l app=web -o jsonpath='{.items[0].status.podIP}'")
 	l.sh(t, l.init().stop)
 	l.stopped(t)
 	wants(t, l.sh(t, "curl -sS -m 30 http://"+address+":8080"), "web-")
@@ -380,7 +405,7 @@ func powerCut(t *testing.T, l *life) {
 // mark makes a ConfigMap and returns its name. The API has acknowledged it, so it must be there after the boot.
 func (l *life) mark(t *testing.T) string {
 	t.Helper()
-	return l.sh(t, "kedge kubectl create configmap mark-$(date +%s) -o jsonpath='{.metadata.name}'")
+	return l.kubectl(t, "create configmap mark-$(date +%s) -o jsonpath='{.metadata.name}'")
 }
 
 // back waits until everything is back after a boot.
@@ -389,16 +414,17 @@ func (l *life) back(t *testing.T, mark string) {
 	began := time.Now()
 	l.ready(t)
 	t.Logf("ready %s after the boot", time.Since(began).Round(time.Second))
-	l.sh(t, "kedge kubectl get configmap "+mark)
-	l.sh(t, "kedge kubectl rollout status deployment/web deployment/keeper --timeout=15m")
+	l.kubectl(t, "get configmap "+mark)
+	l.kubectl(t, "rollout status deployment/web deployment/keeper --timeout=15m")
 	l.answers(t)
 	l.sameVolume(t)
+	l.noErrors(t, "-b")
 }
 
 // sameVolume wants the volume to have what was written into it.
 func (l *life) sameVolume(t *testing.T) {
 	t.Helper()
-	if got := l.sh(t, "kedge kubectl exec deployment/keeper -c app -- cat /data/file"); got != "kept" {
+	if got := l.kubectl(t, "exec deployment/keeper -c app -- cat /data/file"); got != "kept" {
 		t.Errorf("the volume has %q, want what was written", got)
 	}
 }

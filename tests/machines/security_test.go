@@ -37,9 +37,15 @@ func confines(t *testing.T, l *life) {
 	if l.security == "apparmor" {
 		rows = append(rows[:len(rows):len(rows)], underAppArmor...)
 	}
+	var pods []once
 	for _, row := range rows {
+		pod := once{name: row.name, spec: row.spec, script: "grep Seccomp: /proc/self/status; cat /proc/self/attr/current 2>/dev/null; mkdir /made; mkdir -p /tmp; touch /tmp/made; true"}
+		pod.start(t, l)
+		pods = append(pods, pod)
+	}
+	for i, row := range rows {
 		t.Run(row.name, func(t *testing.T) {
-			output := once{name: row.name, spec: row.spec, script: "grep Seccomp: /proc/self/status; cat /proc/self/attr/current 2>/dev/null; mkdir /made; mkdir -p /tmp; touch /tmp/made; true"}.output(t, l)
+			output := pods[i].result(t, l)
 			wants(t, output, row.want)
 			if refused := strings.Contains(output, "can't create directory '/made'"); refused != (row.name == "seccomp-localhost") {
 				t.Errorf("mkdir is refused: %v\n%s", refused, output)
@@ -53,7 +59,7 @@ func confines(t *testing.T, l *life) {
 		pod := once{name: "unknown-profile", spec: "securityContext: {seccompProfile: {type: Localhost, localhostProfile: absent.json}}", script: "true"}
 		pod.start(t, l)
 		defer pod.remove(t, l)
-		l.eventually(t, "kedge kubectl describe pod unknown-profile | grep absent.json")
+		l.untilKubectl(t, "describe pod unknown-profile | grep absent.json")
 	})
 }
 
@@ -71,7 +77,7 @@ spec:
 // belong to its root.
 func userNamespaces(t *testing.T, l *life) {
 	l.apply(t, ownClaim)
-	defer l.sh(t, "kedge kubectl delete persistentvolumeclaim own-users")
+	defer l.kubectl(t, "delete persistentvolumeclaim own-users")
 	output := once{
 		name: "own-users",
 		spec: "hostUsers: false\n  volumes: [{name: scratch, emptyDir: {}}, {name: settings, configMap: {name: kube-root-ca.crt}}, " +
@@ -100,13 +106,22 @@ func privileges(t *testing.T, l *life) {
 	}
 }
 
+// noErrors wants kedge to have logged no error in a part of the journal.
+func (l *life) noErrors(t *testing.T, part string) {
+	t.Helper()
+	if !withSystemd(l.machine) {
+		return
+	}
+	if errors := l.sh(t, "journalctl "+part+" -u kedge -p err -o cat --no-pager _TRANSPORT=stdout"); errors != "" {
+		t.Errorf("kedge has logged errors:\n%s", errors)
+	}
+}
+
 // journal wants the unit's status to say that kedge is ready, and the journal to have the priorities of
 // kedge's lines, none of them an error.
 func journal(t *testing.T, l *life) {
 	wants(t, l.sh(t, "systemctl show -p StatusText --value kedge"), "ready")
-	if errors := l.sh(t, "journalctl -b -u kedge -p err -o cat --no-pager _TRANSPORT=stdout"); errors != "" {
-		t.Errorf("kedge has logged errors:\n%s", errors)
-	}
+	l.noErrors(t, "-b")
 	counts := l.sh(t, `journalctl -b -u kedge _TRANSPORT=stdout -o json --output-fields=PRIORITY --no-pager | grep -o '"PRIORITY":"[0-9]"' | sort | uniq -c`)
 	wants(t, counts, `"PRIORITY":"6"`)
 	if mixed := l.sh(t, "journalctl -b -u kedge _TRANSPORT=stdout PRIORITY=6 -o cat --no-pager | grep -E '^level=(warning|error)' || true"); mixed != "" {

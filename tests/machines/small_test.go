@@ -1,12 +1,14 @@
 package machines
 
 import (
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/kedge-dev/kedge/tests/harness"
 	"github.com/kedge-dev/kedge/tests/harness/image"
 )
 
@@ -40,8 +42,8 @@ spec:
 // pod is killed.
 func lives(t *testing.T, l *life) {
 	l.apply(t, fmt.Sprintf(crowdObject, crowd, image.BusyboxName))
-	defer l.sh(t, "kedge kubectl delete deployment crowd; swapoff /swap; rm -f /swap")
-	l.sh(t, "kedge kubectl rollout status deployment/crowd --timeout=15m")
+	defer l.kubectl(t, "delete deployment crowd; swapoff /swap; rm -f /swap")
+	l.kubectl(t, "rollout status deployment/crowd --timeout=15m")
 	pid := l.pid(t)
 	half := strconv.Itoa(int((longTime / 2).Minutes()))
 	for _, part := range []string{"without swap", "with swap"} {
@@ -58,7 +60,7 @@ func lives(t *testing.T, l *life) {
 	if now := l.pid(t); now != pid {
 		t.Errorf("kedge was process %s and is %s", pid, now)
 	}
-	if restarts := l.sh(t, "kedge kubectl get pods -l app=crowd -o jsonpath='{.items[*].status.containerStatuses[0].restartCount}'"); strings.Trim(restarts, "0 ") != "" {
+	if restarts := l.kubectl(t, "get pods -l app=crowd -o jsonpath='{.items[*].status.containerStatuses[0].restartCount}'"); strings.Trim(restarts, "0 ") != "" {
 		t.Errorf("the pods have been restarted: %s times", restarts)
 	}
 	l.answers(t)
@@ -80,7 +82,12 @@ func losesDisk(t *testing.T, l *life) {
 	mark := l.mark(t)
 
 	l.sh(t, `dmsetup suspend --noflush --nolockfs data && dmsetup load data --table "0 $(blockdev --getsz /dev/loop20) error" && dmsetup resume data`)
-	l.eventually(t, "! kedge kubectl create configmap lost-$(date +%s%N) --request-timeout=20s")
+	harness.Eventually(t, patience, "a write to fail", func() error {
+		if _, err := l.tryKubectl("create configmap lost-$(date +%s%N) --request-timeout=20s"); err == nil {
+			return errors.New("the API has acknowledged one on a disk that fails")
+		}
+		return nil
+	})
 	l.eventually(t, "journalctl -b -u kedge -o cat --no-pager | grep -i -E 'input/output error|read-only file system|disk I/O error'")
 	t.Logf("kedge status on a disk that fails:\n%s", func() string { output, _ := l.try("timeout 60 kedge status"); return output }())
 
@@ -89,7 +96,7 @@ func losesDisk(t *testing.T, l *life) {
 	l.sh(t, "set -e; umount "+data+"; fsck.ext4 -p /dev/mapper/data || [ $? = 1 ]; mount -o errors=remount-ro /dev/mapper/data "+data)
 	l.sh(t, l.init().start)
 	l.works(t)
-	l.sh(t, "kedge kubectl get configmap "+mark)
+	l.kubectl(t, "get configmap "+mark)
 
 	l.sh(t, l.init().stop+" && kedge killall")
 	l.sh(t, "set -e; mount --bind / /mnt; cp -a "+data+"/. /mnt"+data+"/; umount /mnt "+data+"; dmsetup remove data; losetup -d /dev/loop20; rm /disk.img")

@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -27,7 +28,10 @@ func suites() []string { return strings.Fields(os.Getenv(suitesVariable)) }
 // toRun returns the scenarios, or what runs in their place.
 func toRun() []scenario {
 	if len(suites()) > 0 {
-		return []scenario{scenarios[0], {"suites", everywhere, runSuites, false}}
+		return []scenario{scenarios[0], {"suites", everywhere, runSuites, short}}
+	}
+	if !named() {
+		return slices.DeleteFunc(slices.Clone(scenarios), func(s scenario) bool { return s.weight == long })
 	}
 	return scenarios
 }
