@@ -66,7 +66,6 @@ var scenarios = []scenario{
 	{"neighbours", withNeighbours, livesBeside, long},
 	{"without-modules", ofDebian, missesFeatures, long},
 	{"small", onSmall, lives, long},
-	{"disk", withJournal, losesDisk, long},
 	{"restart", withControllers, restart, short},
 	{"stop", withControllers, stop, short},
 	{"kill", withControllers, kill, short},
@@ -74,6 +73,7 @@ var scenarios = []scenario{
 	{"upgrade", withControllers, upgrade, short},
 	{"reboot", withControllers, reboot, short},
 	{"power-cut", withControllers, powerCut, short},
+	{"disk", withJournal, losesDisk, long},
 	{"uninstall", withControllers, uninstall, short},
 }
 
