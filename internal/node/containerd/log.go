@@ -60,7 +60,7 @@ var expected = []string{
 //upstream:relies-on github.com/containerd/containerd/v2/internal/cri/instrument/instrumented_service.go
 var answered = regexp.MustCompile(`^[A-Z][A-Za-z]+ (for |within sandbox |with filter |").*failed(, error)?$`)
 
-// routines are further errors that do not indicate a fault: of containers that cannot start or
+// routines are further errors and warnings that do not indicate a fault: of containers that cannot start or
 // have ended, and of loops that run while kedge stops. message is the beginning of the log
 // message, detail a part of the error.
 var routines = []struct{ message, detail string }{
@@ -84,6 +84,12 @@ var routines = []struct{ message, detail string }{
 	// core/runtime/v2/binary.go: another deletion has removed the folder of the shim meanwhile
 	//upstream:relies-on github.com/containerd/containerd/v2/core/runtime/v2/binary.go binary.Delete
 	{"failed to delete dead shim", "getwd: no such file or directory"},
+	//upstream:relies-on github.com/containerd/containerd/v2/core/runtime/v2/shim.go cleanupAfterDeadShim
+	{"failed to clean up after shim disconnected", "getwd: no such file or directory"},
+	// internal/cri/server/container_image_mount.go: a pod is stopped whose container is gone, and its volumes of images
+	// with it
+	//upstream:relies-on github.com/containerd/containerd/v2/internal/cri/server/container_image_mount.go criService.cleanupImageMounts
+	{"failed to get sandbox runtime handler", "not found"},
 }
 
 // late matches the errors of a request for which nobody waits any longer, or that is out of time because the machine is
@@ -94,21 +100,18 @@ var routines = []struct{ message, detail string }{
 //upstream:relies-on github.com/containerd/containerd/v2/internal/cri/server/events/events.go EventMonitor.Start
 var late = regexp.MustCompile(`context canceled|deadline exceeded|code = DeadlineExceeded`)
 
-// isRoutine tells whether an error is a fault neither of containerd nor of the host.
+// isRoutine tells whether an error or a warning is about a fault neither of containerd nor of the host.
 func isRoutine(entry *logrus.Entry) bool {
-	if entry.Level != logrus.ErrorLevel {
+	if entry.Level != logrus.ErrorLevel && entry.Level != logrus.WarnLevel {
 		return false
 	}
 	detail := fmt.Sprint(entry.Data[logrus.ErrorKey], entry.Data["stderr"])
-	if late.MatchString(detail) {
-		return true
-	}
 	for _, r := range routines {
 		if strings.HasPrefix(entry.Message, r.message) && strings.Contains(detail, r.detail) {
 			return true
 		}
 	}
-	return answered.MatchString(entry.Message)
+	return entry.Level == logrus.ErrorLevel && (late.MatchString(detail) || answered.MatchString(entry.Message))
 }
 
 // leaveOut formats all messages except the expected ones and those below the level that is set.

@@ -35,18 +35,25 @@ func TestCaptureLog(t *testing.T) {
 		t.Errorf("errors that the kubelet tells of: %s", got)
 	}
 	for message, err := range map[string]string{
-		"get state for 014dd654":                       "context canceled",
-		`Failed to close stdin for container "a"`:      "container not created: not found",
-		"failed to delete shim":                        "close wait error: context deadline exceeded",
-		`failed to handle sandbox exit event id:"a"`:   "failed to stop sandbox: failed to delete task: context deadline exceeded",
-		"failed to recover sandbox state":              `unable to find sandbox "a": not found`,
-		`Failed to load container status for "014dd6"`: "failed to load task: failed to open stdout, error creating fifo /run/a-stdout: no such file or directory",
+		"get state for 014dd654":                        "context canceled",
+		`Failed to close stdin for container "a"`:       "container not created: not found",
+		"failed to delete shim":                         "close wait error: context deadline exceeded",
+		`failed to handle sandbox exit event id:"a"`:    "failed to stop sandbox: failed to delete task: context deadline exceeded",
+		"failed to recover sandbox state":               `unable to find sandbox "a": not found`,
+		`failed to get sandbox runtime handler "91e63"`: "not found",
+		`Failed to load container status for "014dd6"`:  "failed to load task: failed to open stdout, error creating fifo /run/a-stdout: no such file or directory",
 	} {
 		log.L.WithError(errors.New(err)).Error(message)
 	}
+	log.L.WithError(errors.New("io.containerd.runc.v2: getwd: no such file or directory: exit status 1")).Warn("failed to clean up after shim disconnected")
 	if got := buf.String(); got != "" {
 		t.Errorf("errors of what is done again: %s", got)
 	}
+	log.L.WithError(errors.New("permission denied")).Warn("failed to clean up after shim disconnected")
+	if got := buf.String(); !strings.Contains(got, "level=warning") {
+		t.Errorf("a warning about a fault: %q", got)
+	}
+	buf.Reset()
 	log.L.WithError(os.ErrClosed).Error("failed to finish collection context")
 	if got := buf.String(); !strings.Contains(got, "level=error") {
 		t.Errorf("an error that only a stop explains: %q", got)
