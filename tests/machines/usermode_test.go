@@ -49,6 +49,8 @@ func (k userMode) command(l *life) *harness.Cmd {
 		// What the machine changes is in the first file.
 		"ubd0=" + filepath.Join(l.folder, "changes") + "," + l.base, "root=/dev/ubda", "rw",
 		"con=null", "con0=null,fd:1", "ssl=null",
+		// At a reboot the process ends. Otherwise it would start itself anew.
+		"noreboot",
 		"uml_dir=" + l.folder, "umid=machine",
 		"vec0:transport=raw,ifname=" + cable + ",depth=128,gro=1"}, l.parameters...)
 	cmd := l.host.Command(l.ctx, l.program, words...)
