@@ -5,9 +5,9 @@
 #   userkernel.sh VERSION FRAGMENT OUTPUT
 #
 # VERSION is that of the package linux-source-VERSION, such as 6.1, of a Debian.
-# FRAGMENT has the settings that the kernel gets beyond the defaults. A kernel that has
-# settings which older ones do not know gets those as well. It is a fault if the kernel
-# cannot have one of them.
+# FRAGMENT has the settings that the kernel gets beyond the defaults. A newer kernel also
+# gets settings that older ones do not know. It is a fault if the kernel cannot have one
+# of these settings.
 set -eu
 
 version=$1
@@ -52,7 +52,7 @@ scripts/kconfig/merge_config.sh -m .config settings >/dev/null
 make -s ARCH=um olddefconfig
 missing=$(grep '^CONFIG_' settings | grep -vxFf .config || true)
 if [ -n "$missing" ]; then
-	echo "Linux $version for user mode cannot have these settings of $fragment. Remove them, or add what they need:" >&2
+	echo "Linux $version for user mode cannot have these settings of $fragment or $0. Remove them, or add what they need:" >&2
 	echo "$missing" >&2
 	exit 1
 fi

@@ -211,8 +211,9 @@ func (l *life) try(command string) (output string, err error) {
 // adminKubeconfig is where kedge writes it.
 const adminKubeconfig = "/etc/kedge/kedge.yaml"
 
-// tryKubectl runs kubectl on the machine's host, as the administrator of the machine's cluster. A shell runs the command, which
-// may go on with a pipe. kubectl on the machine itself takes many seconds of an only processor that is slow.
+// tryKubectl runs kubectl on the machine's host, as the administrator of the machine's cluster. The machine itself may need
+// many seconds for each call. A shell of the host runs the command. Its output may go through a pipe, but nothing else
+// may follow, because that would run on the host too.
 func (l *life) tryKubectl(command string) (output string, err error) {
 	kubeconfig, err := l.try("cat " + adminKubeconfig)
 	if err != nil {
@@ -311,11 +312,12 @@ func (l *life) run(t *testing.T, words ...string) {
 	}
 }
 
-// cable is the machine's end of its cable to the host's network.
+// cable is the host's interface that the machine sends and receives through.
 const cable = "machine0"
 
-// link makes the machine's cable, by the commands of ip that make the interface cable and one called port, which may be
-// the same, and gives the machine's kernel the address of its interface called device.
+// link connects the machine to the host's network. The commands of ip make the interface cable, and the one called port, which
+// is attached to the network. Both may be the same. The machine's kernel is told the address of its interface, which
+// it calls device.
 func (l *life) link(t *testing.T, device, port string, commands ...string) {
 	t.Helper()
 	harness.Need(t, "iproute2")

@@ -14,8 +14,8 @@ type userMode struct {
 	// source is the version of Debian's package linux-source, of which the kernel is built. If it is empty,
 	// the kernel is that of the package user-mode-linux, which has modules.
 	source string
-	// processors is how many processors the machine has, or 0 for one. Only a kernel since 6.19 can have several. It then
-	// catches the system calls of its programs in a way that is faster, but does not keep them from its own memory.
+	// processors is how many processors the machine has, or 0 for one. Only a kernel since 6.19 can have several. The
+	// programs of such a machine could read and write the memory of its kernel.
 	processors int
 }
 

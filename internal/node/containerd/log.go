@@ -100,7 +100,7 @@ var routines = []struct{ message, detail string }{
 //upstream:relies-on github.com/containerd/containerd/v2/internal/cri/server/events/events.go EventMonitor.Start
 var late = regexp.MustCompile(`context canceled|deadline exceeded|code = DeadlineExceeded`)
 
-// isRoutine tells whether an error or a warning is about a fault neither of containerd nor of the host.
+// isRoutine tells whether an error or a warning indicates no fault of containerd or of the host.
 func isRoutine(entry *logrus.Entry) bool {
 	if entry.Level != logrus.ErrorLevel && entry.Level != logrus.WarnLevel {
 		return false

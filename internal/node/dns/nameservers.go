@@ -26,8 +26,8 @@ const (
 	nameserverInterval = 5 * time.Second
 )
 
-// nameservers notices that no nameserver of the host answers, or that the host has none, so that this is told once. CoreDNS's plugin errors
-// tells it for each query, and clients ask again and again.
+// nameservers notices that no nameserver of the host answers, or that the host has none, so that this is told once.
+// CoreDNS's plugin errors tells it for each query, and clients ask again and again.
 type nameservers struct {
 	// failed receives the error of a query that got no answer. It has room for one.
 	failed chan error
@@ -125,7 +125,7 @@ func (f forwarded) ServeDNS(ctx context.Context, w mdns.ResponseWriter, r *mdns.
 	if f.next != nil {
 		code, err = plugin.NextOrFailure(f.Name(), f.next, ctx, w, r)
 	}
-	if err != errNone && !isSilence(err) {
+	if !isSilence(err) {
 		return code, err
 	}
 	select {
@@ -135,10 +135,10 @@ func (f forwarded) ServeDNS(ctx context.Context, w mdns.ResponseWriter, r *mdns.
 	return code, nil
 }
 
-// isSilence tells whether an error of the plugin forward says that no nameserver has answered.
+// isSilence tells whether an error says that there is no nameserver, or is one of the plugin forward that none has answered.
 //
 //upstream:relies-on github.com/coredns/coredns/plugin/forward/forward.go Forward.ServeDNS
 func isSilence(err error) bool {
 	var network net.Error
-	return errors.As(err, &network) || errors.Is(err, io.EOF) || errors.Is(err, forward.ErrNoHealthy)
+	return errors.Is(err, errNone) || errors.As(err, &network) || errors.Is(err, io.EOF) || errors.Is(err, forward.ErrNoHealthy)
 }

@@ -117,6 +117,7 @@ func testWithoutNameserver(t *testing.T, text, fault string) {
 // TestIsSilence has errors of the plugin forward, and others that stay errors of their queries.
 func TestIsSilence(t *testing.T) {
 	for err, want := range map[error]bool{
+		errNone: true,
 		fmt.Errorf("read udp: %w", os.ErrDeadlineExceeded): true,
 		unix.ECONNREFUSED:    true,
 		io.EOF:               true,

@@ -38,6 +38,7 @@ func keepSources(podCIDRs, cluster []netip.Prefix) error {
 	return nil
 }
 
+// sources returns the addresses of gateways.Source in a node's pod CIDRs.
 func sources(podCIDRs []netip.Prefix) []netip.Addr {
 	var all []netip.Addr
 	for _, own := range podCIDRs {
@@ -85,7 +86,7 @@ func removeSources(cluster []netip.Prefix) error {
 	return removeAddresses(loopback, cluster, nil)
 }
 
-// removeAddresses removes the addresses of a device that are in the ranges of pods, except those in except.
+// removeAddresses removes the addresses of a device that are in the cluster's ranges of pods, except those in except.
 func removeAddresses(device netlink.Link, cluster []netip.Prefix, except []netip.Addr) error {
 	name := device.Attrs().Name
 	entries, err := netlink.AddrList(device, netlink.FAMILY_ALL)

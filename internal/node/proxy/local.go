@@ -12,8 +12,9 @@ import (
 // these slices are only for pods on the endpoints' own nodes. Without this filter all nodes would rewrite their
 // rules for each node that joins.
 //
-// The proxier knows an endpoint by its address alone. A host whose name has changed has left a Node with its address, and
-// that endpoint would take the place of this node's. So localSlices leaves it out.
+// The proxier knows an endpoint by its address alone. After a host's name has changed, there are two Nodes with the host's
+// address. The endpoint of the former Node could take the place of this node's. So localSlices leaves out endpoints of
+// other nodes that have an address of this one.
 type localSlices struct {
 	watch.EndpointSliceHandler
 	manager, nodeName string
