@@ -181,7 +181,7 @@ $(BUILD)/debian.stamp: scripts/bundle.sh scripts/aptlists.sh | packages
 
 # -- Tests --------------------------------------------------------------------
 
-.PHONY: test lint vet unit upstream fuzz fuzz-quick integration e2e machines conformance conformance-quick conformance-storage conformance-gateway bench
+.PHONY: test lint vet unit upstream fuzz fuzz-quick integration e2e machines machines-quick conformance conformance-quick conformance-storage conformance-gateway bench
 test: vet lint unit fuzz-quick integration conformance-quick ## vet, linters, unit tests, short fuzzing, integration tests, some conformance tests
 
 vet: ## go vet
@@ -243,8 +243,12 @@ e2e: bin/kedge $(NEXT) $(BUILD)/busybox $(BUILD)/prometheus $(GOTEST) $(call old
 		$(GOTEST) -count=1 -p 3 -timeout 60m -v ./tests/e2e/...
 
 # The tests make the files of the machines that they run, with the rules below.
+MACHINES_TEST := KEDGE_BINARY=$(CURDIR)/bin/kedge $(GOTEST) -count=1 -timeout 6h -v ./tests/machines
 machines: bin/kedge $(BUILD)/busybox $(GOTEST) ## tests/machines: whole machines with systemd; RUN= is the name of one, SUITES= are tests to run there (root)
-	KEDGE_BINARY=$(CURDIR)/bin/kedge KEDGE_MACHINE='$(RUN)' KEDGE_SUITES='$(SUITES)' FOCUS='$(FOCUS)' SKIP='$(SKIP)' LABELS='$(LABELS)' PROCS='$(PROCS)' AGENTS='$(AGENTS)' $(GOTEST) -count=1 -timeout 6h -v ./tests/machines
+	KEDGE_MACHINE='$(RUN)' KEDGE_SUITES='$(SUITES)' FOCUS='$(FOCUS)' SKIP='$(SKIP)' LABELS='$(LABELS)' PROCS='$(PROCS)' AGENTS='$(AGENTS)' $(MACHINES_TEST) $(if $(RUN),,-short)
+
+machines-quick: bin/kedge $(BUILD)/busybox $(GOTEST) ## the short scenarios of tests/machines in a container with systemd (root)
+	KEDGE_MACHINE=nspawn $(MACHINES_TEST) -short
 
 MACHINES := build/machines
 $(MACHINES)/linux-%: scripts/userkernel.sh tests/machines/kernel.config scripts/aptlists.sh

@@ -42,6 +42,7 @@ fi
 # mmdebstrap mounts /proc and more into the system. Nobody else is to see these mounts.
 [ -n "${KEDGE_OWN_MOUNTS:-}${KEDGE_FOREIGN:-}" ] || KEDGE_OWN_MOUNTS=yes exec unshare --mount "$0" "$@"
 
+mkdir -p "$(dirname "$out")"
 half=$out.half
 trap 'rm -rf "$half" "$half.img"' EXIT
 rm -rf "$half" "$half.img" "$out" "$out.img"

@@ -32,7 +32,7 @@ const (
 	short weight = iota
 	// needed is the weight of a short scenario whose results later ones need.
 	needed
-	// long is the weight of a scenario that takes minutes. It runs only on a machine that was named.
+	// long is the weight of a scenario that takes minutes. It does not run with -short.
 	long
 )
 

@@ -30,7 +30,7 @@ func toRun() []scenario {
 	if len(suites()) > 0 {
 		return []scenario{scenarios[0], {"suites", everywhere, runSuites, short}}
 	}
-	if !named() {
+	if testing.Short() {
 		return slices.DeleteFunc(slices.Clone(scenarios), func(s scenario) bool { return s.weight == long })
 	}
 	return scenarios
