@@ -205,7 +205,7 @@ func addComponents(group *component.Group, cfg *config.Config, process *Process,
 
 // newKeeper returns the component that renews the node's certificates.
 func newKeeper(identity *join.Identity, clients *remoteapi.Clients, clock *pki.Clock) *renewal.Keeper {
-	return renewal.New(renewal.Config{
+	keeper := renewal.New(renewal.Config{
 		Now: clock.Now,
 		Due: identity.Due,
 		Renew: func(ctx context.Context, all bool) ([]string, error) {
@@ -216,4 +216,6 @@ func newKeeper(identity *join.Identity, clients *remoteapi.Clients, clock *pki.C
 			return files, err
 		},
 	})
+	clock.AfterSet(keeper.Look)
+	return keeper
 }

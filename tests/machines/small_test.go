@@ -105,7 +105,7 @@ func losesDisk(t *testing.T, l *life) {
 	l.kubectl(t, "get configmap "+mark)
 
 	l.sh(t, l.init().stop+" && kedge killall")
-	l.sh(t, "set -e; mount --bind / /mnt; cp -a "+data+"/. /mnt"+data+"/; umount /mnt "+data+"; dmsetup remove data; losetup -d /dev/loop20; rm /disk.img")
+	l.sh(t, "set -e; mount --bind / /mnt; cp -a "+data+"/. /mnt"+data+"/; rmdir /mnt"+data+"/lost+found; umount /mnt "+data+"; dmsetup remove data; losetup -d /dev/loop20; rm /disk.img")
 	l.sh(t, l.init().start)
 	l.works(t)
 	l.containers = l.ids(t)

@@ -9,7 +9,7 @@ ip -6 rule
 echo "# mounts"
 cut -d ' ' -f 2,3 /proc/mounts | grep -v -E '^/run/(user|credentials)|^/proc/sys/fs/binfmt_misc' | sort
 echo "# cgroups"
-find /sys/fs/cgroup -mindepth 1 -maxdepth 2 -type d | grep -v -E '/system.slice|/user.slice|/init.scope|/dev-|/sys-' | sort
+find /sys/fs/cgroup -mindepth 1 -maxdepth 2 -type d | grep -v -E '/system.slice|/user.slice|/init.scope|/dev-|/sys-|/proc-' | sort
 find /sys/fs/cgroup -type d | grep -E 'kube|kedge|cri-' | sort
 echo "# packet filters"
 nft list ruleset
@@ -36,7 +36,7 @@ echo "# files"
 for folder in /etc /usr /opt /var /run /tmp /root /srv /boot /home; do
 	find "$folder" -xdev \( -path /var/log/journal -o -path /root/.kube -o -path /run/log -o -path /run/systemd -o -path /run/udev -o -path /run/user \
 		-o -path /run/credentials -o -path '/tmp/systemd-private*' -o -path '/var/tmp/systemd-private*' -o -path /var/lib/systemd \
-		-o -path /run/systemd/transient \) -prune -o -print
+		-o -path /run/systemd/transient -o -path /var/backups \) -prune -o -print
 done | sort
-ls /etc/systemd/system /run/systemd/transient /run/systemd/system 2>/dev/null
+find /etc/systemd/system /run/systemd/transient /run/systemd/system -mindepth 1 2>/dev/null | sort
 true

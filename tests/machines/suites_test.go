@@ -5,7 +5,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 
@@ -28,10 +27,7 @@ func suites() []string { return strings.Fields(os.Getenv(suitesVariable)) }
 // toRun returns the scenarios, or what runs in their place.
 func toRun() []scenario {
 	if len(suites()) > 0 {
-		return []scenario{scenarios[0], {"suites", everywhere, runSuites, short}}
-	}
-	if testing.Short() {
-		return slices.DeleteFunc(slices.Clone(scenarios), func(s scenario) bool { return s.weight == long })
+		return []scenario{scenarios[0], {"suites", everywhere, runSuites, basic}}
 	}
 	return scenarios
 }

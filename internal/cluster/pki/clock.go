@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -32,6 +33,8 @@ type Clock struct {
 	file string
 	// synchronized tells whether the kernel knows its time to be right.
 	synchronized func() bool
+	// watch calls changed each time after the system's clock was set.
+	watch func(ctx context.Context, changed func()) error
 
 	mu sync.Mutex
 	// The time was at least floor when the system's clock said since. The time is never
@@ -40,12 +43,14 @@ type Clock struct {
 	// lastWarning is the last failure to record. It keeps the same failure from being
 	// logged every hour.
 	lastWarning string
+	// afterSet is called after the system's clock was set.
+	afterSet []func()
 }
 
 // NewClock returns the clock that keeps its record in file (datadir's
 // ClockFile). Call Settle before the first use of certificates.
 func NewClock(file string) *Clock {
-	c := &Clock{file: file, synchronized: kernelSynchronized}
+	c := &Clock{file: file, synchronized: kernelSynchronized, watch: watchSystemClock}
 	c.setFloor(version.CommitDate())
 	return c
 }
@@ -126,10 +131,24 @@ func (c *Clock) Settle(ctx context.Context) {
 	}
 }
 
-// Recorder returns the component that records the time every hour and when it stops.
+// AfterSet lets the component of Recorder call f each time after the system's clock was set, for example by a time server
+// some time after the boot. Certificates can have expired then.
+func (c *Clock) AfterSet(f func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.afterSet = append(c.afterSet, f)
+}
+
+// Recorder returns the component that records the time every hour and when it stops. It also calls what AfterSet was given.
 func (c *Clock) Recorder() component.Component {
 	return component.Func("clock", func(ctx context.Context, ready func()) error {
 		log := logrus.WithField("component", "clock")
+		var watch sync.WaitGroup
+		watch.Go(func() {
+			if err := c.watch(ctx, c.wasSet); err != nil {
+				log.WithError(err).Warn("Cannot watch the clock. If it is set, certificates that have expired by it are renewed within an hour")
+			}
+		})
 		hourly := time.NewTicker(clockInterval)
 		defer hourly.Stop()
 		c.recordNow(log)
@@ -139,11 +158,22 @@ func (c *Clock) Recorder() component.Component {
 			case <-hourly.C:
 				c.recordNow(log)
 			case <-ctx.Done():
+				watch.Wait()
 				c.recordNow(log)
 				return nil
 			}
 		}
 	})
+}
+
+// wasSet calls what AfterSet was given.
+func (c *Clock) wasSet() {
+	c.mu.Lock()
+	calls := slices.Clone(c.afterSet)
+	c.mu.Unlock()
+	for _, call := range calls {
+		call()
+	}
 }
 
 // recordNow records the time. A record that cannot be written is no reason to

@@ -8,6 +8,10 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kedge-dev/kedge/internal/testutil"
 )
 
 // start is when a synctest bubble's clock begins.
@@ -73,6 +77,14 @@ func TestClockRecorder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := NewClock(file)
 		c.synchronized = func() bool { return false }
+		c.watch = func(ctx context.Context, changed func()) error {
+			time.Sleep(80 * time.Minute)
+			changed()
+			<-ctx.Done()
+			return nil
+		}
+		calls := 0
+		c.AfterSet(func() { calls++ })
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error)
 		go func() { ended <- c.Recorder().Run(ctx, func() {}) }()
@@ -85,6 +97,9 @@ func TestClockRecorder(t *testing.T) {
 		if got := recorded(); got != "2000-01-01T01:00:00Z" {
 			t.Errorf("after 90 minutes: got record %s, want 2000-01-01T01:00:00Z", got)
 		}
+		if calls != 1 {
+			t.Errorf("after the clock was set: got %d calls, want 1", calls)
+		}
 		cancel()
 		if err := <-ended; err != nil {
 			t.Error(err)
@@ -92,7 +107,8 @@ func TestClockRecorder(t *testing.T) {
 		if got := recorded(); got != "2000-01-01T01:30:00Z" {
 			t.Errorf("at stop it recorded %s", got)
 		}
-		// A folder that is gone is no failure, like a full disk.
+		// A folder that is gone is no failure, like a full disk, nor is a kernel without such timers.
+		c.watch = func(context.Context, func()) error { return unix.ENOSYS }
 		c.file = filepath.Join(t.TempDir(), "gone", "clock")
 		ctx, cancel = context.WithCancel(t.Context())
 		cancel()
@@ -130,4 +146,15 @@ func TestCertificatesFollowTheClock(t *testing.T) {
 			t.Error("a client with this machine's clock would refuse it")
 		}
 	})
+}
+
+// TestWatchSystemClock lets the kernel make the timer, and ends the wait for it. The scenario clock of tests/machines sets
+// a clock.
+func TestWatchSystemClock(t *testing.T) {
+	testutil.CheckLeaks(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if err := watchSystemClock(ctx, func() {}); err != nil {
+		t.Error(err)
+	}
 }

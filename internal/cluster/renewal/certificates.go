@@ -6,16 +6,18 @@ package renewal
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"time"
 
 	"github.com/sirupsen/logrus"
 
 	"github.com/kedge-dev/kedge/internal/base/localapi"
+	"github.com/kedge-dev/kedge/internal/base/loop"
 )
 
 const (
-	// lookInterval is the longest time between two looks: the clock may have been set.
+	// lookInterval is the longest time between two looks.
 	lookInterval = time.Hour
 	// firstRetry is the wait before the first attempt after a failure.
 	firstRetry = time.Minute
@@ -72,36 +74,31 @@ func (k *Keeper) Look() {
 func (*Keeper) Name() string { return "certificates" }
 
 // Run implements component.Component. If a renewal fails, for example because the disk is
-// full or no server answers, Run logs that and tries again. The certificates are valid
+// full or no server answers, Run logs that and tries again. Usually the certificates are valid
 // for a long time yet.
 func (k *Keeper) Run(ctx context.Context, ready func()) error {
 	ready()
-	for {
-		timer := time.NewTimer(pause(k.cfg.Now(), k.cfg.Due()))
-		select {
-		case <-ctx.Done():
-			timer.Stop()
-			return nil
-		case <-timer.C:
-		case <-k.look:
-			timer.Stop()
+	looks := loop.Loop{Log: k.log, First: firstRetry, Last: lookInterval, Wake: k.look}
+	begun := false
+	looks.Run(ctx, func(ctx context.Context) (next loop.Next, err error) {
+		// The start has just looked at the certificates.
+		if begun {
+			if _, err = k.renew(ctx, false); err != nil {
+				err = fmt.Errorf("renew the certificates: %w", err)
+			}
 		}
-		if _, err := k.renew(ctx, false); err != nil && ctx.Err() == nil {
-			k.log.WithError(err).Warnf("Cannot renew the certificates, and will try again in %s", pause(k.cfg.Now(), k.cfg.Due()).Round(time.Second))
-		}
-	}
+		begun = true
+		return loop.Next{After: pause(k.cfg.Now(), k.cfg.Due())}, err
+	})
+	return nil
 }
 
-// pause returns how long to wait before the next look. After a failure, it is as long as
-// the renewal is late.
+// pause returns how long to wait before the next look.
 func pause(now, due time.Time) time.Duration {
 	if due.IsZero() {
 		return lookInterval
 	}
-	if due.After(now) {
-		return min(due.Sub(now), lookInterval)
-	}
-	return min(max(now.Sub(due), firstRetry), lookInterval)
+	return min(max(due.Sub(now), firstRetry), lookInterval)
 }
 
 func (k *Keeper) renew(ctx context.Context, all bool) ([]string, error) {

@@ -53,7 +53,7 @@ func TestRenewsInTime(t *testing.T) {
 		if err := k.Run(ctx, func() {}); err != nil {
 			t.Error(err)
 		}
-		want := []time.Duration{60 * time.Minute, 90 * time.Minute, 91 * time.Minute, 92 * time.Minute, 94 * time.Minute, 98 * time.Minute, 158 * time.Minute}
+		want := []time.Duration{60 * time.Minute, 90 * time.Minute, 91 * time.Minute, 93 * time.Minute, 97 * time.Minute, 157 * time.Minute}
 		if !slices.Equal(asked, want) {
 			t.Errorf("looked after %v, want %v", asked, want)
 		}

@@ -88,7 +88,9 @@ func NewKeeper(cfg Config) *renewal.Keeper {
 			})
 		}
 	}
-	return renewal.New(settings)
+	keeper := renewal.New(settings)
+	cfg.Clock.AfterSet(keeper.Look)
+	return keeper
 }
 
 // lagging asks kubelets, by the names of their nodes, and servers for their certificates.
