@@ -54,6 +54,7 @@ fi
 cp -r "$files/." "$half"
 echo machine >"$half/etc/hostname"
 printf '127.0.0.1 localhost\n::1 localhost\n127.0.1.1 machine\n' >"$half/etc/hosts"
+rm -f "$half/etc/resolv.conf" # a link to a file of systemd-resolved
 : >"$half/etc/resolv.conf"
 : >"$half/etc/fstab"
 # The address comes with the kernel's command line, as ip=. Nobody looks at a terminal, and
@@ -75,7 +76,7 @@ openrc)
 	sed -i '/getty/d' "$half/etc/inittab"
 	cat >>"$half/etc/inittab" <<-'END'
 		net::bootwait:/usr/local/sbin/machine-network
-		shl:2345:respawn:/usr/bin/socat TCP-LISTEN:23,fork,reuseaddr EXEC:/bin/bash
+		shl:2345:respawn:/usr/local/sbin/machine-shell
 	END
 	sed -i 's/^#*rc_cgroup_mode=.*/rc_cgroup_mode="unified"/; s/^#*rc_logger=.*/rc_logger="YES"/' "$half/etc/rc.conf"
 	;;

@@ -1,0 +1,75 @@
+package fulldisk
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/kedge-dev/kedge/tests/harness"
+	"github.com/kedge-dev/kedge/tests/harness/cluster"
+	"github.com/kedge-dev/kedge/tests/harness/image"
+)
+
+// recovery limits how long the kubelet may take until the disk has space again. It learns how much a pod's volumes
+// use once a minute.
+const recovery = 5 * time.Minute
+
+// eater is a pod that takes all space of the disk within seconds.
+const eater = `
+apiVersion: scheduling.k8s.io/v1
+kind: PriorityClass
+metadata: {name: last}
+value: 1000
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: eater}
+spec:
+  restartPolicy: Never
+  priorityClassName: last
+  volumes: [{name: disk, emptyDir: {}}]
+  containers:
+  - name: main
+    image: %s
+    command: [sh, -c, "i=0; while fallocate -l 64M /disk/$i; do i=$((i + 1)); done; while dd if=/dev/zero bs=4k count=1 of=/disk/$i; do i=$((i + 1)); done; sleep 3600"]
+    volumeMounts: [{name: disk, mountPath: /disk}]
+`
+
+// TestPodFillsDisk has a pod fill the whole disk of a server, so that the API cannot write. The kubelet must evict this
+// pod in the end, and everything must work again.
+func TestPodFillsDisk(t *testing.T) {
+	harness.Require(t)
+	harness.Need(t, "e2fsprogs")
+	host, _ := harness.NewNetwork(t).NewHostOnDisk(t, "server-1")
+	cluster.Preload(t, host)
+	repository, err := harness.Repository()
+	if err != nil {
+		t.Fatal(err)
+	}
+	archive, err := image.Busybox(repository)
+	if err != nil {
+		t.Fatal(err)
+	}
+	host.Preload(archive)
+	server := host.StartServer(t, "--kubelet-arg=eviction-pressure-transition-period=10s")
+	server.WaitReady()
+	c := cluster.Of(t, server)
+	c.RunDeployment("web")
+	c.Apply(fmt.Sprintf(eater, image.BusyboxName))
+	pods := server.Client().CoreV1().Pods(namespace)
+	harness.Eventually(t, recovery, "the pod that fills the disk to be evicted", func() error {
+		pod, err := pods.Get(t.Context(), "eater", metav1.GetOptions{})
+		if err == nil && (pod.Status.Phase != corev1.PodFailed || pod.Status.Reason != "Evicted") {
+			err = fmt.Errorf("it is %s: %s", pod.Status.Phase, pod.Status.Reason)
+		}
+		return err
+	})
+	harness.Eventually(t, recovery, "pods to run again", func() error {
+		_, err := c.TryKubectl("", "rollout", "status", "deployment/web", "--timeout=10s")
+		return err
+	})
+	t.Log(c.Kubectl("get", "pods"))
+}
