@@ -43,7 +43,7 @@ var systemd = &initSystem{
 		"systemctl show -p Type --value kedge":      "notify",
 		"systemctl show -p NRestarts --value kedge": "0",
 	},
-	log:    "journalctl -b -u kedge --no-pager -o cat -p warning -n 60; journalctl -b --no-pager -p warning -n 30 _TRANSPORT=journal _TRANSPORT=syslog _TRANSPORT=stdout",
+	log:    `journalctl -b -u kedge --no-pager -o cat -p warning -n 60; journalctl -b -u kedge --no-pager -o cat -n 200 | grep -v -e msg=stopped -e 'msg=.ready' | tail -n 20; journalctl -b --no-pager -p warning -n 30 _TRANSPORT=journal _TRANSPORT=syslog _TRANSPORT=stdout`,
 	waited: "journalctl -b -1 --no-pager | grep -i 'timed out' || true",
 }
 
@@ -59,10 +59,10 @@ var openrc = &initSystem{
 	state:   "rc-service kedge status",
 	pid:     "pgrep -o -x kedge",
 	installed: map[string]string{
-		"rc-update show default | grep -o -w kedge":       "kedge",
-		"rc-service kedge status | grep -o -w started":    "started",
-		"ps -o comm= -p $(cat /run/kedge-service.pid)":    "supervise-daemon",
-		"stat -c %a /etc/init.d/kedge /etc/kedge | xargs": "755 700",
+		"rc-update show default | grep -o -w kedge":    "kedge",
+		"rc-service kedge status | grep -o -w started": "started",
+		"ps -o comm= -p $(cat /run/kedge-service.pid)": "supervise-daemo", // the kernel keeps 15 bytes
+		"stat -c %a /etc/init.d/kedge":                 "755",
 	},
 	log:    "tail -n 60 /var/log/kedge.log; tail -n 30 /var/log/rc.log",
 	waited: "true",
@@ -79,7 +79,10 @@ func (m machine) init() *initSystem {
 // restartKedge restarts kedge's service.
 func (l *life) restartKedge(t *testing.T) {
 	t.Helper()
-	l.sh(t, l.init().restart)
+	if output, err := l.try(l.init().restart); err != nil {
+		log, _ := l.try(l.init().log)
+		t.Fatalf("%s: %v\n%s\n%s", l.init().restart, err, output, log)
+	}
 }
 
 // pid returns the ID of kedge's process.

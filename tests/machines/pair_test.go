@@ -41,8 +41,9 @@ func pairs(t *testing.T, l *life) {
 	l.nodeReady(t, secondName)
 	l.apply(t, fmt.Sprintf(peers, image.TestserverName))
 	defer func() {
-		l.kubectl(t, "delete daemonset/peers node/"+secondName)
+		l.kubectl(t, "delete daemonset/peers --cascade=foreground")
 		second.cut(t)
+		l.kubectl(t, "delete node/"+secondName)
 	}()
 	l.sh(t, "cp /etc/kedge/config.yaml /run/config.yaml 2>/dev/null; true")
 	for _, backend := range backends {

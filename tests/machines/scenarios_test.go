@@ -171,6 +171,12 @@ func install(t *testing.T, l *life) {
 	l.writeRelease(t, "/opt/old", old)
 	l.writeRelease(t, "/opt/new", program)
 	l.writeRelease(t, "/opt/broken", releases.Script("v9.9.9+broken", "server) exit 3 ;;"))
+	if l.neighbours {
+		// What these leave behind is there before.
+		for _, service := range neighbours {
+			l.sh(t, "systemctl start "+service+" && systemctl stop "+service)
+		}
+	}
 	l.sh(t, "sync; rm -rf /tmp/*")
 	l.before = l.sh(t, stateScript)
 	l.writeImages(t)

@@ -33,10 +33,12 @@ echo "# kernel settings"
 # Those of a container are the machine's, and outlive its boots.
 [ "$(systemd-detect-virt)" = systemd-nspawn ] || sysctl -a 2>/dev/null | grep -E '^(vm\.(overcommit|panic)|kernel\.(panic|keys\.root)|net\.ipv[46]\.(ip_forward|conf\.all\.forwarding)|net\.bridge|net\.netfilter\.nf_conntrack_max)' | sort
 echo "# files"
+# What firewalls, NetworkManager and dpkg keep of their own is not of kedge.
 for folder in /etc /usr /opt /var /run /tmp /root /srv /boot /home; do
 	find "$folder" -xdev \( -path /var/log/journal -o -path /root/.kube -o -path /run/log -o -path /run/systemd -o -path /run/udev -o -path /run/user \
 		-o -path /run/credentials -o -path '/tmp/systemd-private*' -o -path '/var/tmp/systemd-private*' -o -path /var/lib/systemd \
-		-o -path /run/systemd/transient -o -path /var/backups \) -prune -o -print
+		-o -path /run/systemd/transient -o -path /var/backups \
+		-o -path /etc/firewalld -o -path /etc/ufw -o -path /var/lib/NetworkManager \) -prune -o -print
 done | sort
 find /etc/systemd/system /run/systemd/transient /run/systemd/system -mindepth 1 2>/dev/null | sort
 true

@@ -110,20 +110,18 @@ const (
 )
 
 // chooseBackend returns what makes the chosen backend, and puts its settings into config. It removes
-// devices of VXLAN that an earlier start has left with another port.
+// the devices that an earlier start has left with another backend or another VNI.
 func (n *Network) chooseBackend(config *subnet.Config, iface *backend.ExternalInterface) (newBackend backend.BackendCtor, err error) {
 	settings := maps.Clone(n.cfg.Backend)
 	if settings == nil {
 		settings = map[string]any{}
 	}
+	var devices [2]string
 	switch n.cfg.Cluster.FlannelBackend {
 	case vxlanBackend:
 		newBackend, config.BackendType = vxlan.New, "vxlan"
 		settings["VNI"], settings["Port"] = n.cfg.Cluster.VXLAN.VNI, n.cfg.Cluster.VXLAN.Port
-		// The fence knows only the port of now.
-		if err := removeVXLAN(n.cfg.Cluster.VXLAN.VNI); err != nil {
-			return nil, err
-		}
+		devices[0], devices[1] = vxlanDevices(n.cfg.Cluster.VXLAN.VNI)
 		//upstream:relies-on github.com/flannel-io/flannel/pkg/backend/vxlan/vxlan_network.go
 		if _, set := settings["MTU"]; config.EnableIPv6 && !set {
 			// flannel subtracts the overhead of IPv4 (encapOverhead in
@@ -134,13 +132,43 @@ func (n *Network) chooseBackend(config *subnet.Config, iface *backend.ExternalIn
 		newBackend, config.BackendType = hostgw.New, "host-gw"
 	case wireguardBackend:
 		newBackend, config.BackendType = wireguard.New, "wireguard"
+		devices = wireguardDevices
 	default:
 		return nil, fmt.Errorf("unknown flannel-backend %q", n.cfg.Cluster.FlannelBackend)
 	}
 	if config.Backend, err = json.Marshal(settings); err != nil {
 		return nil, fmt.Errorf("configure flannel backend: %w", err)
 	}
-	return newBackend, nil
+	return newBackend, removeFormerDevices(devices[:])
+}
+
+// wireguardDevices are the devices that flannel's wireguard backend makes (pkg/backend/wireguard/wireguard.go).
+//
+//upstream:relies-on github.com/flannel-io/flannel/pkg/backend/wireguard/wireguard.go WireguardBackend.RegisterNetwork
+var wireguardDevices = [2]string{"flannel-wg", "flannel-wg-v6"}
+
+// isFlannels tells whether a link is a device of one of flannel's backends.
+func isFlannels(link netlink.Link) bool {
+	return isVXLAN(link) || slices.Contains(wireguardDevices[:], link.Attrs().Name)
+}
+
+// removeFormerDevices removes the devices of flannel's backends except those called current. The fence does not know their
+// ports, and their routes lead to other nodes that do not have them any more.
+func removeFormerDevices(current []string) error {
+	links, err := netlink.LinkList()
+	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
+		return fmt.Errorf("list interfaces: %w", err)
+	}
+	for _, link := range links {
+		name := link.Attrs().Name
+		if !isFlannels(link) || slices.Contains(current, name) {
+			continue
+		}
+		if err := netlink.LinkDel(link); err != nil && !errors.Is(err, unix.ENODEV) {
+			return fmt.Errorf("remove interface %s of another backend of flannel: %w", name, err)
+		}
+	}
+	return nil
 }
 
 // alignMTU sets the MTU in bytes of the existing bridge and of flannel's devices, which have vni if
@@ -153,7 +181,7 @@ func (n *Network) chooseBackend(config *subnet.Config, iface *backend.ExternalIn
 //upstream:relies-on github.com/containernetworking/plugins/plugins/main/bridge/bridge.go ensureBridge
 func alignMTU(mtu, vni int) error {
 	vxlan, vxlanV6 := vxlanDevices(vni)
-	for _, name := range []string{BridgeName, vxlan, vxlanV6, "flannel-wg", "flannel-wg-v6"} {
+	for _, name := range append([]string{BridgeName, vxlan, vxlanV6}, wireguardDevices[:]...) {
 		link, err := netlink.LinkByName(name)
 		if errors.As(err, &netlink.LinkNotFoundError{}) {
 			continue

@@ -89,7 +89,7 @@ func removeLinks() error {
 		attrs := link.Attrs()
 		switch {
 		case attrs.Name == BridgeName && link.Type() == "bridge":
-		case isVXLAN(link), attrs.Name == "flannel-wg", attrs.Name == "flannel-wg-v6":
+		case isFlannels(link):
 		case bridge != 0 && attrs.MasterIndex == bridge && link.Type() == "veth":
 		case strings.HasPrefix(attrs.Name, "bwp") && link.Type() == "ifb":
 		default:

@@ -241,6 +241,33 @@ func TestMTU(t *testing.T) {
 	}
 }
 
+// TestOtherBackend changes the backend on a running host, as a user does with flannel-backend and a restart. The device of
+// the earlier one does not stay, whose MTU could not be that of the new one.
+func TestOtherBackend(t *testing.T) {
+	host(t)
+	peer := other("b", "10.42.1.0/24", "192.0.2.2")
+	client := fake.NewClientset(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a", UID: "1"}, Spec: corev1.NodeSpec{PodCIDRs: []string{"10.42.0.0/24"}}}, peer)
+	for _, backend := range []struct{ name, route, flannels string }{
+		{"vxlan", "10.42.1.0/24 via 10.42.1.0 dev flannel.1", "vxlan"},
+		{"host-gw", "10.42.1.0/24 via 192.0.2.2 dev", "host-gw"},
+		{"vxlan", "10.42.1.0/24 via 10.42.1.0 dev flannel.1", "vxlan"},
+	} {
+		peer.Annotations[annotationType] = backend.flannels
+		if _, err := client.CoreV1().Nodes().Update(t.Context(), peer, metav1.UpdateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		stop := start(t, Config{
+			NodeName: "a", NodeIPs: []netip.Addr{netip.MustParseAddr("192.0.2.1")}, ConfDir: t.TempDir(), Nftables: true,
+			Cluster: config.Cluster{ClusterCIDR: []string{"10.42.0.0/16"}, FlannelBackend: backend.name, VXLAN: usual},
+		}, client)
+		eventually(t, backend.name+"'s route to the peer", func() bool { return strings.Contains(testutil.Command(t, "ip route"), backend.route) })
+		if exists("flannel.1") != (backend.name == "vxlan") {
+			t.Errorf("with %s, the device of VXLAN is there: %v", backend.name, exists("flannel.1"))
+		}
+		stop()
+	}
+}
+
 // TestVXLAN changes the VNI and the port, as a user does with flannel-conf on all servers and a
 // restart. Nothing of the earlier ones stays, and a node that has them still is not reached.
 func TestVXLAN(t *testing.T) {

@@ -40,24 +40,6 @@ func isVXLAN(link netlink.Link) bool {
 	return vxlan.Name == v4 || vxlan.Name == v6
 }
 
-// removeVXLAN removes the devices of flannel's vxlan backend that have another VNI than vni. An
-// earlier start may have made them.
-func removeVXLAN(vni int) error {
-	links, err := netlink.LinkList()
-	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
-		return fmt.Errorf("list interfaces: %w", err)
-	}
-	for _, link := range links {
-		if !isVXLAN(link) || link.(*netlink.Vxlan).VxlanId == vni {
-			continue
-		}
-		if err := netlink.LinkDel(link); err != nil && !errors.Is(err, unix.ENODEV) {
-			return fmt.Errorf("remove interface %s, which has another VNI: %w", link.Attrs().Name, err)
-		}
-	}
-	return nil
-}
-
 // vxlanRetry is the wait before a failed update of the devices, or a lost subscription, is tried again.
 const vxlanRetry = time.Second
 

@@ -17,7 +17,8 @@ import (
 // use once a minute.
 const recovery = 5 * time.Minute
 
-// eater is a pod that takes all space of the disk within seconds.
+// eater is a pod that takes all space of the disk within seconds. Because of its priority, the kubelet evicts other pods
+// first, while the API cannot write that.
 const eater = `
 apiVersion: scheduling.k8s.io/v1
 kind: PriorityClass
@@ -38,8 +39,8 @@ spec:
     volumeMounts: [{name: disk, mountPath: /disk}]
 `
 
-// TestPodFillsDisk has a pod fill the whole disk of a server, so that the API cannot write. The kubelet must evict this
-// pod in the end, and everything must work again.
+// TestPodFillsDisk has a pod fill the whole disk of a server. The kubelet must evict this pod in the end, and everything must
+// work again.
 func TestPodFillsDisk(t *testing.T) {
 	harness.Require(t)
 	harness.Need(t, "e2fsprogs")
@@ -71,5 +72,4 @@ func TestPodFillsDisk(t *testing.T) {
 		_, err := c.TryKubectl("", "rollout", "status", "deployment/web", "--timeout=10s")
 		return err
 	})
-	t.Log(c.Kubectl("get", "pods"))
 }

@@ -1,6 +1,6 @@
 // Package fulldisk takes the space for the database away from a running server, and then the right
 // to write. The API must refuse writes and say what to do, and reads must keep working. When there
-// is space again, kedge must continue without loss.
+// is space again, kedge must continue without loss. A pod that fills the disk must be evicted.
 package fulldisk
 
 import (
