@@ -67,7 +67,8 @@ func (p once) result(t *testing.T, l *life) string {
 	t.Helper()
 	defer p.remove(t, l)
 	phase := p.ended(t, l)
-	output := l.kubectl(t, "logs "+p.name)
+	// A connection to the kubelet ends if its certificate was just renewed.
+	output := l.untilKubectl(t, "logs "+p.name)
 	if phase != "Succeeded" {
 		t.Errorf("pod %s is %s: %s\n%s", p.name, phase, p.get(t, l, ""), output)
 	}
