@@ -24,16 +24,8 @@ const secretOfHost = "/etc/kedge/kedge.yaml"
 func TestPodVolumes(t *testing.T) {
 	harness.Require(t)
 	harness.Need(t, "e2fsprogs")
-	repository, err := harness.Repository()
-	if err != nil {
-		t.Fatal(err)
-	}
-	archive, err := image.Busybox(repository)
-	if err != nil {
-		t.Fatal(err)
-	}
 	host, _ := harness.NewNetwork(t).NewHostOnDisk(t, "server-1")
-	host.Preload(archive)
+	cluster.PreloadBusybox(t, host)
 	server := host.StartServer(t)
 	server.WaitReady()
 	c := cluster.Of(t, server)

@@ -46,15 +46,7 @@ func TestPodFillsDisk(t *testing.T) {
 	harness.Need(t, "e2fsprogs")
 	host, _ := harness.NewNetwork(t).NewHostOnDisk(t, "server-1")
 	cluster.Preload(t, host)
-	repository, err := harness.Repository()
-	if err != nil {
-		t.Fatal(err)
-	}
-	archive, err := image.Busybox(repository)
-	if err != nil {
-		t.Fatal(err)
-	}
-	host.Preload(archive)
+	cluster.PreloadBusybox(t, host)
 	server := host.StartServer(t, "--kubelet-arg=eviction-pressure-transition-period=10s")
 	server.WaitReady()
 	c := cluster.Of(t, server)

@@ -56,6 +56,20 @@ func Preload(t testing.TB, host *harness.Host) {
 	host.Preload(archive)
 }
 
+// PreloadBusybox gives a host the image with busybox.
+func PreloadBusybox(t testing.TB, host *harness.Host) {
+	t.Helper()
+	repository, err := harness.Repository()
+	if err != nil {
+		t.Fatal(err)
+	}
+	archive, err := image.Busybox(repository)
+	if err != nil {
+		t.Fatalf("build image: %v", err)
+	}
+	host.Preload(archive)
+}
+
 // Cluster is a running cluster, seen from one of its servers.
 type Cluster struct {
 	*testing.T
