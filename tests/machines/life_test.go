@@ -159,12 +159,13 @@ func (l *life) runs() bool {
 func (l *life) reboot(t *testing.T) {
 	t.Helper()
 	began := time.Now()
-	l.sh(t, l.init().reboot)
+	// The shell may end before it has answered.
+	output, err := l.try(l.init().reboot)
 	select {
 	case <-l.ended:
 		t.Logf("down after %s", time.Since(began).Round(time.Second))
 	case <-time.After(patience):
-		t.Fatalf("%s did not end within %s after it was asked to reboot", l.name, patience)
+		t.Fatalf("%s did not end within %s after it was asked to reboot: %v: %s", l.name, patience, err, output)
 	}
 	l.start(t)
 }
