@@ -59,10 +59,10 @@ var openrc = &initSystem{
 	state:   "rc-service kedge status",
 	pid:     "pgrep -o -x kedge",
 	installed: map[string]string{
-		"rc-update show default | grep -o -w kedge":    "kedge",
-		"rc-service kedge status | grep -o -w started": "started",
-		"ps -o comm= -p $(cat /run/kedge-service.pid)": "supervise-daemo", // the kernel keeps 15 bytes
-		"stat -c %a /etc/init.d/kedge":                 "755",
+		"rc-update show default | grep -o -w kedge":                                                  "kedge",
+		"rc-service kedge status | grep -o -w started":                                               "started",
+		"ps -o comm= -p $(cat /run/kedge-service.pid)":                                               "supervise-daemo", // the kernel keeps 15 bytes
+		"stat -c %a /etc/init.d/kedge /etc/kedge /etc/kedge/kedge.yaml /etc/kedge/kedge.env | xargs": "755 755 600 600",
 	},
 	log:    "tail -n 60 /var/log/kedge.log; tail -n 30 /var/log/rc.log",
 	waited: "true",

@@ -172,7 +172,7 @@ func install(t *testing.T, l *life) {
 	l.writeRelease(t, "/opt/new", program)
 	l.writeRelease(t, "/opt/broken", releases.Script("v9.9.9+broken", "server) exit 3 ;;"))
 	if l.neighbours {
-		// What these leave behind is there before.
+		// Each of these services leaves files and interfaces behind. The state before the installation has to have them.
 		for _, service := range neighbours {
 			l.sh(t, "systemctl start "+service+" && systemctl stop "+service)
 		}

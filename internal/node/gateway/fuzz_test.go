@@ -46,9 +46,9 @@ func FuzzListener(f *testing.F) {
 	})
 }
 
-// askFor asks for any host, and returns the status and the body of the answer. If no answer comes, the status is 0. No answer
-// comes in three cases. The listener wants a client certificate. HTTP/2 does not allow the host. The host has a line break:
-// HTTP/1 would read it as two headers, so askFor does not send it.
+// askFor asks for any host, and returns the status and the body of the answer. The status is 0 if the listener wants a client
+// certificate, if HTTP/2 does not allow the host, or if the host has a line break. askFor does not send such a host in HTTP/1,
+// because the listener would read two headers.
 func askFor(c *tls.Conn, protocol, host string) (status int, body string, err error) {
 	if protocol == "h2" {
 		status, body, err = testutil.RawHTTP2(c, ":method", "GET", ":scheme", "https", ":path", "/", ":authority", host)

@@ -18,7 +18,7 @@ import (
 const recovery = 5 * time.Minute
 
 // eater is a pod that takes all space of the disk within seconds. Because of its priority, the kubelet evicts other pods
-// first, while the API cannot write that.
+// first.
 const eater = `
 apiVersion: scheduling.k8s.io/v1
 kind: PriorityClass
