@@ -64,7 +64,7 @@ var openrc = &initSystem{
 		"ps -o comm= -p $(cat /run/kedge-service.pid)":                                               "supervise-daemo", // the kernel keeps 15 bytes
 		"stat -c %a /etc/init.d/kedge /etc/kedge /etc/kedge/kedge.yaml /etc/kedge/kedge.env | xargs": "755 755 600 600",
 	},
-	log:    "tail -n 60 /var/log/kedge.log; tail -n 30 /var/log/rc.log",
+	log:    "grep -v -e msg=stopped -e 'msg=.ready' /var/log/kedge.log | tail -n 60; tail -n 30 /var/log/rc.log",
 	waited: "true",
 }
 
@@ -79,10 +79,7 @@ func (m machine) init() *initSystem {
 // restartKedge restarts kedge's service.
 func (l *life) restartKedge(t *testing.T) {
 	t.Helper()
-	if output, err := l.try(l.init().restart); err != nil {
-		log, _ := l.try(l.init().log)
-		t.Fatalf("%s: %v\n%s\n%s", l.init().restart, err, output, log)
-	}
+	l.sh(t, l.init().restart)
 }
 
 // pid returns the ID of kedge's process.

@@ -148,6 +148,9 @@ func (m machine) live(t *testing.T) {
 			result.passed = append(result.passed, s.name)
 		default:
 			result.failed = append(result.failed, s.name)
+			// A machine that does not answer has an error in place of its log.
+			log, err := l.try(l.init().log)
+			t.Logf("the end of the log after %s: %v\n%s", s.name, err, log)
 			if s.weight == needed {
 				t.Fatalf("the rest needs what %s makes", s.name)
 			}

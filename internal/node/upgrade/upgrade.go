@@ -203,11 +203,12 @@ func (u *upgrader) at(order upgrades.Order, stage upgrades.Stage, message string
 	u.tell(upgrades.Report{ID: order.ID, Stage: stage, Message: message, Time: time.Now().UTC().Truncate(time.Second)})
 }
 
-// wanted returns what the Node has to tell, "" if nothing.
-func (u *upgrader) wanted() string {
+// wanted returns what the Node has to tell, "" if nothing. It is upgraded only if nothing keeps it from being ready: the
+// next node's turn comes with that report, and the user may take the upgrade for done.
+func (u *upgrader) wanted(unready string) string {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	if u.report.ID == "" {
+	if u.report.ID == "" || u.report.Stage == upgrades.Upgraded && unready != "" {
 		return ""
 	}
 	return upgrades.FormatReport(u.report)
@@ -238,8 +239,9 @@ func (u *upgrader) keepReporting(ctx context.Context) {
 			u.cfg.Trial.Node("the Node, which is not there")
 			return loop.Next{}, nil
 		}
-		u.cfg.Trial.Node(u.unready(node))
-		if wanted := u.wanted(); wanted != "" && told(node) != wanted {
+		unready := u.unready(node)
+		u.cfg.Trial.Node(unready)
+		if wanted := u.wanted(unready); wanted != "" && told(node) != wanted {
 			err = u.write(ctx, wanted)
 		}
 		return loop.Next{}, err

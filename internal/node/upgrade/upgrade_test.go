@@ -195,6 +195,21 @@ func (h *host) reported() upgrades.Report {
 	return report
 }
 
+// condition has the kubelet tell at a time whether the Node is ready.
+func (h *host) condition(status corev1.ConditionStatus, told time.Time) {
+	h.Helper()
+	nodes := h.api.CoreV1().Nodes()
+	node, err := nodes.Get(context.Background(), "a", metav1.GetOptions{})
+	if err != nil {
+		h.Fatal(err)
+	}
+	node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: status, LastHeartbeatTime: metav1.NewTime(told), Message: "no runtime"}}
+	if _, err := nodes.UpdateStatus(context.Background(), node, metav1.UpdateOptions{}); err != nil {
+		h.Fatal(err)
+	}
+	h.settle()
+}
+
 // want compares what the Node tells. The message may be longer.
 func (h *host) want(id string, stage upgrades.Stage, message string) {
 	h.Helper()
@@ -283,6 +298,10 @@ func TestAfterTrial(t *testing.T) {
 					if test.begins {
 						h.want("", "", "") // it does not try anything now
 					} else {
+						if test.stage == upgrades.Upgraded {
+							h.want("", "", "") // its kubelet has not said that it is ready
+							h.condition(corev1.ConditionTrue, time.Now())
+						}
 						h.want("1", test.stage, test.message)
 					}
 					if h.beside() != "" {
@@ -308,7 +327,11 @@ func TestInstalled(t *testing.T) {
 		h := newHost(t)
 		order := h.order("1", script(oldVersion))
 		order.Version, h.served = oldVersion, nil
-		if err := h.run(func() { h.send(order) }); err != nil {
+		err := h.run(func() {
+			h.condition(corev1.ConditionTrue, time.Now())
+			h.send(order)
+		})
+		if err != nil {
 			t.Error(err)
 		}
 		h.want("1", upgrades.Upgraded, "")
@@ -518,28 +541,16 @@ func TestOnTrial(t *testing.T) {
 		}
 		candidate := trial.Candidate(h.installed(), order.SHA256)
 		h.write(candidate, script(newVersion))
-		condition := func(status corev1.ConditionStatus, told time.Time) {
-			t.Helper()
-			node, err := h.api.CoreV1().Nodes().Get(t.Context(), "a", metav1.GetOptions{})
-			if err != nil {
-				t.Fatal(err)
-			}
-			node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: status, LastHeartbeatTime: metav1.NewTime(told), Message: "no runtime"}}
-			if _, err := h.api.CoreV1().Nodes().UpdateStatus(t.Context(), node, metav1.UpdateOptions{}); err != nil {
-				t.Fatal(err)
-			}
-			h.settle()
-		}
 		// That was the kedge before.
-		condition(corev1.ConditionTrue, time.Now().Add(-time.Minute))
+		h.condition(corev1.ConditionTrue, time.Now().Add(-time.Minute))
 		err := h.run(func() {
 			says("waiting for the kubelet, which has not said")
 			h.want("1", upgrades.Trying, "")
-			condition(corev1.ConditionFalse, time.Now())
+			h.condition(corev1.ConditionFalse, time.Now())
 			says("waiting for the Node, which is not ready: no runtime")
-			condition(corev1.ConditionTrue, time.Now())
+			h.condition(corev1.ConditionTrue, time.Now())
 			says("ready")
-			condition(corev1.ConditionFalse, time.Now())
+			h.condition(corev1.ConditionFalse, time.Now())
 			says("waiting for the Node, which is not ready: no runtime")
 			select {
 			case h.orders <- order:
