@@ -450,7 +450,8 @@ service() {
 	openrc:start) rc-service -q kedge start ;;
 	openrc:stop) rc-service -q kedge stop ;;
 	openrc:running) rc-service -q kedge status ;;
-	openrc:restarts) echo 0 ;;
+	# supervise-daemon counts the first start, too.
+	openrc:restarts) echo $(($(cat /run/openrc/options/kedge/start_count) - 1)) ;;
 	openrc:log) tail -n 20 "$log" ;;
 	openrc:reload) ;;
 	esac

@@ -237,13 +237,12 @@ func (f *fence) iptables(ctx context.Context, nodes []netip.Addr) error {
 				fmt.Fprintf(&out, "-A %s -d %s/%d -j DROP\n", iptablesForward, node, bits)
 			}
 		}
-		restore := exec.CommandContext(ctx, program+"-restore", "--noflush", "--wait=10")
-		restore.Stdin = strings.NewReader(fmt.Sprintf("*filter\n:%[1]s - [0:0]\n:%[2]s - [0:0]\n:%[5]s - [0:0]\n%[3]s-A %[1]s -j DROP\n%[4]s"+
+		rules := fmt.Sprintf("*filter\n:%[1]s - [0:0]\n:%[2]s - [0:0]\n:%[5]s - [0:0]\n%[3]s-A %[1]s -j DROP\n%[4]s"+
 			"%[6]s-A %[5]s -m owner --uid-owner 0-4294967294 -m mark ! --mark %[7]s/%[7]s -j DROP\nCOMMIT\n"+
 			"*mangle\n:%[8]s - [0:0]\n-A %[8]s -j MARK --set-xmark %[7]s/%[7]s\nCOMMIT\n",
-			iptablesInput, iptablesForward, in.String(), out.String(), iptablesOutput, pods.String(), takenMark, iptablesMark))
-		if output, err := restore.CombinedOutput(); err != nil {
-			return fmt.Errorf("%s: %w: %s", program+"-restore", err, strings.TrimSpace(string(output)))
+			iptablesInput, iptablesForward, in.String(), out.String(), iptablesOutput, pods.String(), takenMark, iptablesMark)
+		if err := restore(ctx, program, rules); err != nil {
+			return err
 		}
 		for _, jump := range iptablesJumps(own, port, device) {
 			if iptables(ctx, program, "-C", jump.table, jump.rule) == nil {
@@ -283,10 +282,24 @@ func iptables(ctx context.Context, program, what, table string, rule []string) e
 	return nil
 }
 
-// removeIPTables removes the fence from iptables if there is one. It asks iptables only then, because
+// restore writes chains with their rules. The chains that it names have only these rules then.
+func restore(ctx context.Context, program, rules string) error {
+	command := exec.CommandContext(ctx, program+"-restore", "--noflush", "--wait=10")
+	command.Stdin = strings.NewReader(rules)
+	if output, err := command.CombinedOutput(); err != nil {
+		return fmt.Errorf("%s-restore: %w: %s", program, err, strings.TrimSpace(string(output)))
+	}
+	return nil
+}
+
+// removeIPTables removes the chains of kedge's network from iptables if there are some. It asks iptables only then, because
 // asking loads the kernel's modules.
 func removeIPTables(ctx context.Context) error {
-	if _, err := os.Stat(fenceFile); err != nil {
+	made := slices.DeleteFunc([]string{fenceFile, podsFile}, func(file string) bool {
+		_, err := os.Stat(file)
+		return err != nil
+	})
+	if len(made) == 0 {
 		return nil
 	}
 	var faults []error
@@ -296,18 +309,21 @@ func removeIPTables(ctx context.Context) error {
 		}
 	}
 	if err := errors.Join(faults...); err != nil {
-		return fmt.Errorf("remove the firewall rules for VXLAN packets: %w", err)
+		return fmt.Errorf("remove the firewall rules of the pods' network: %w", err)
 	}
-	return os.Remove(fenceFile)
+	for _, file := range made {
+		faults = append(faults, os.Remove(file))
+	}
+	return errors.Join(faults...)
 }
 
-// removeChains removes the chains of the fence from a table, and the jumps to them.
+// removeChains removes the chains of kedge's network from a table, and the jumps to them.
 func removeChains(ctx context.Context, program, table string) error {
 	rules, err := exec.CommandContext(ctx, program+"-save", "-t", table).Output()
 	if err != nil {
 		return fmt.Errorf("%s-save: %w", program, err)
 	}
-	chains := []string{iptablesInput, iptablesForward, iptablesOutput, iptablesMark}
+	chains := []string{iptablesInput, iptablesForward, iptablesOutput, iptablesMark, podsChain}
 	var faults []error
 	for line := range strings.Lines(string(rules)) {
 		rule := strings.Fields(line)

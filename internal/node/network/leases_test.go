@@ -83,16 +83,3 @@ func TestIsSame(t *testing.T) {
 		}
 	}
 }
-
-func TestDroppingChains(t *testing.T) {
-	listing := `{"nftables": [{"metainfo": {"version": "1.0.6"}},
-		{"chain": {"family": "ip", "table": "filter", "name": "FORWARD", "type": "filter", "hook": "forward", "prio": 0, "policy": "drop"}},
-		{"chain": {"family": "ip", "table": "filter", "name": "INPUT", "type": "filter", "hook": "input", "prio": 0, "policy": "drop"}},
-		{"chain": {"family": "inet", "table": "mine", "name": "fwd", "type": "filter", "hook": "forward", "prio": 0, "policy": "accept"}}]}`
-	if got := droppingChains([]byte(listing)); !slices.Equal(got, []string{"ip filter FORWARD"}) {
-		t.Errorf("got %q", got)
-	}
-	if got := droppingChains([]byte("no JSON")); got != nil {
-		t.Errorf("got %q", got)
-	}
-}

@@ -2,7 +2,6 @@ package network
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -84,46 +83,4 @@ func removeTables(ctx context.Context, tables ...table) error {
 		return fmt.Errorf("remove nftables tables: %w", err)
 	}
 	return nil
-}
-
-// warnOfDroppedForwarding warns if the host's firewall drops forwarded packets, as Docker configures
-// it. A rule of kedge's cannot help, because a packet that one table accepts can still be dropped
-// by another.
-func (n *Network) warnOfDroppedForwarding(ctx context.Context) {
-	output, err := exec.CommandContext(ctx, "nft", "--json", "list", "chains").Output()
-	if err != nil {
-		return // the warning is not important enough for an error
-	}
-	for _, chain := range droppingChains(output) {
-		var rules []string
-		for _, cidr := range n.cfg.Cluster.PodCIDRs() {
-			command := "iptables"
-			if cidr.Addr().Is6() {
-				command = "ip6tables"
-			}
-			rules = append(rules, fmt.Sprintf("%[1]s -I FORWARD -s %[2]s -j ACCEPT; %[1]s -I FORWARD -d %[2]s -j ACCEPT", command, cidr))
-		}
-		n.log.Warnf("This host's firewall drops forwarded packets by default (nftables chain %s; Docker configures it so), so pods may be cut off. To allow their packets, run: %s",
-			chain, strings.Join(rules, "; "))
-	}
-}
-
-// droppingChains returns the chains in nft's JSON listing that drop forwarded packets unless a rule
-// accepts them.
-func droppingChains(listing []byte) []string {
-	var list struct {
-		Nftables []struct {
-			Chain *struct{ Family, Table, Name, Hook, Policy string }
-		}
-	}
-	if err := json.Unmarshal(listing, &list); err != nil {
-		return nil
-	}
-	var dropping []string
-	for _, object := range list.Nftables {
-		if c := object.Chain; c != nil && c.Hook == string(knftables.ForwardHook) && c.Policy == string(knftables.DropPolicy) {
-			dropping = append(dropping, c.Family+" "+c.Table+" "+c.Name)
-		}
-	}
-	return dropping
 }

@@ -186,6 +186,7 @@ func (n *Network) serve(ctx context.Context, l *leases, ready func()) error {
 	if err := alignMTU(backend.MTU(), n.cfg.Cluster.VXLAN.VNI); err != nil {
 		return err
 	}
+	n.letPodsThrough(ctx)
 	conf := conflist{PodCIDRs: podCIDRs, MTU: backend.MTU(), Nftables: n.cfg.Nftables}
 	if err := conf.write(n.cfg.ConfDir); err != nil {
 		return err
@@ -197,9 +198,6 @@ func (n *Network) serve(ctx context.Context, l *leases, ready func()) error {
 		backend.Run(ctx)
 	}()
 	ready()
-	if n.cfg.Nftables {
-		n.warnOfDroppedForwarding(ctx)
-	}
 	select {
 	case <-ended:
 	case <-ctx.Done():
