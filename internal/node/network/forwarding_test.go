@@ -18,6 +18,7 @@ import (
 func TestLetPodsThrough(t *testing.T) {
 	host(t)
 	testutil.Command(t, "mkdir -p /run/kedge")
+	defer testutil.Command(t, "nft flush ruleset")
 	logger, logged := logrustest.NewNullLogger()
 	n := New(Config{Cluster: config.Cluster{ClusterCIDR: []string{"10.42.0.0/16", "fd42::/48"}}})
 	n.log = logrus.NewEntry(logger)
