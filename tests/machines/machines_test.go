@@ -51,8 +51,7 @@ type machine struct {
 	daily bool
 }
 
-// quick is the user mode in which a program takes the least time for its system calls. A kernel of this kind can have several
-// processors, but then requests to its disk and signals to its programs got lost while another machine ran beside it.
+// quick is the user mode in which a program takes the least time for its system calls.
 var quick = userMode{source: "7.2", seccomp: true}
 
 // The machines. An empty kernel, architecture or memory is that of the machine that runs the tests.

@@ -1,8 +1,10 @@
 package machines
 
 import (
+	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/kedge-dev/kedge/tests/harness"
@@ -24,6 +26,7 @@ const userInterface = "vec0"
 
 func (k userMode) prepare(t *testing.T, l *life) {
 	t.Helper()
+	allowMappings(t)
 	if k.source == "" {
 		harness.Need(t, "user-mode-linux")
 		l.program = "/usr/bin/linux.uml"
@@ -40,6 +43,28 @@ func (k userMode) prepare(t *testing.T, l *life) {
 	}
 	if k.source == "" {
 		l.parameters = append(l.parameters, "machine.modules")
+	}
+}
+
+// allowMappings lets processes of this machine have a mapping for each page of 4 GiB. The kernel of a machine maps the pages of
+// a program one by one. If it cannot map one more, the program runs into the same page fault for ever, with all of its
+// threads that wait for this one. The limit is a setting of this whole machine. A higher one costs nothing, so it stays.
+func allowMappings(t *testing.T) {
+	t.Helper()
+	const limit, enough = "/proc/sys/vm/max_map_count", 1 << 20
+	text, err := os.ReadFile(limit)
+	if err != nil {
+		t.Fatal(err)
+	}
+	now, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if now >= enough {
+		return
+	}
+	if err := os.WriteFile(limit, []byte(strconv.Itoa(enough)), 0o644); err != nil {
+		t.Fatalf("this machine must allow %d mappings: %v", enough, err)
 	}
 }
 
