@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -24,6 +25,20 @@ func Ready(node *corev1.Node) corev1.NodeCondition {
 
 // IsReady tells whether a Node says that its node is ready.
 func IsReady(node *corev1.Node) bool { return Ready(node).Status == corev1.ConditionTrue }
+
+// Anew returns a function that tells whether the kubelet has written the condition Ready of a Node after the call of Anew.
+// What it wrote before stays in the API while it does not run. Times alone do not tell, because the clock may be set back.
+func Anew() func(*corev1.Node) bool {
+	began := time.Now().Truncate(time.Second)
+	var first *time.Time
+	return func(node *corev1.Node) bool {
+		heard := Ready(node).LastHeartbeatTime.Time
+		if first == nil {
+			first = &heard
+		}
+		return !heard.Before(began) || !heard.Equal(*first)
+	}
+}
 
 // Annotate sets annotations of a Node, and removes those whose value is empty. The components of a
 // node have the right to change annotations only through the Node's status.

@@ -3,6 +3,7 @@ package nodeobject
 import (
 	"maps"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -23,6 +24,36 @@ func TestIsReady(t *testing.T) {
 		if got := IsReady(&corev1.Node{Status: corev1.NodeStatus{Conditions: test.conditions}}); got != test.want {
 			t.Errorf("%s: got %t", name, got)
 		}
+	}
+}
+
+// TestAnew has the words of a kubelet before and after the start of a process, in one of which the clock is set back.
+func TestAnew(t *testing.T) {
+	for name, test := range map[string]struct {
+		// heard are how long after the start the kubelet wrote, as the clock says.
+		heard []time.Duration
+		want  bool
+	}{
+		"nothing":          {nil, false},
+		"before":           {[]time.Duration{-time.Hour}, false},
+		"before, again":    {[]time.Duration{-time.Hour, -time.Hour}, false},
+		"after":            {[]time.Duration{time.Minute}, true},
+		"before and after": {[]time.Duration{-time.Hour, time.Minute}, true},
+		"set back":         {[]time.Duration{-time.Hour, -2 * time.Hour}, true},
+	} {
+		start, anew, got := time.Now(), Anew(), false
+		for _, heard := range test.heard {
+			got = anew(&corev1.Node{Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{
+				{Type: corev1.NodeReady, LastHeartbeatTime: metav1.NewTime(start.Add(heard))},
+			}}})
+		}
+		if got != test.want {
+			t.Errorf("%s: got %t", name, got)
+		}
+	}
+	anew := Anew()
+	if anew(&corev1.Node{}) || !anew(&corev1.Node{Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, LastHeartbeatTime: metav1.Now()}}}}) {
+		t.Error("a Node without conditions counts, or its first one does not")
 	}
 }
 

@@ -27,10 +27,11 @@ import (
 // messages about failed requests would otherwise bury it.
 const deletedReminder = 10 * time.Minute
 
-// New returns the component that is ready once the API says that the node is ready. Later it warns
-// when the node is deleted: the kubelet registers a node only when it starts, so a deleted node does
+// New returns the component that is ready once the kubelet of this process has told the API that the node is ready. Later
+// it warns when the node is deleted: the kubelet registers a node only when it starts, so a deleted node does
 // not come back by itself. client calls as the node.
 func New(client *rest.Config, name string) component.Component {
+	anew := nodeobject.Anew()
 	return component.Func("node", func(ctx context.Context, ready func()) error {
 		api, err := kubernetes.NewForConfig(client)
 		if err != nil {
@@ -38,7 +39,7 @@ func New(client *rest.Config, name string) component.Component {
 		}
 		nodes := cache.NewListWatchFromClient(api.CoreV1().RESTClient(), "nodes", "",
 			fields.OneTermEqualSelector("metadata.name", name))
-		if err := watchNode(ctx, nodes, name, deletedReminder, ready); err != nil {
+		if err := watchNode(ctx, nodes, name, anew, deletedReminder, ready); err != nil {
 			return fmt.Errorf("watch node %s: %w", name, err)
 		}
 		return nil
@@ -46,7 +47,7 @@ func New(client *rest.Config, name string) component.Component {
 }
 
 // watchNode watches the one node that nodes lists, until ctx is cancelled.
-func watchNode(ctx context.Context, nodes cache.ListerWatcher, name string, reminder time.Duration, ready func()) error {
+func watchNode(ctx context.Context, nodes cache.ListerWatcher, name string, anew func(*corev1.Node) bool, reminder time.Duration, ready func()) error {
 	ready = sync.OnceFunc(ready)
 	_, _, watcher, ended := watchtools.NewIndexerInformerWatcherWithLogger(klog.FromContext(ctx), nodes, &corev1.Node{})
 	defer func() {
@@ -68,7 +69,7 @@ func watchNode(ctx context.Context, nodes cache.ListerWatcher, name string, remi
 			if !ok {
 				continue
 			}
-			if deleted = event.Type == watch.Deleted; !deleted && nodeobject.IsReady(node) {
+			if deleted = event.Type == watch.Deleted; !deleted && anew(node) && nodeobject.IsReady(node) {
 				ready()
 			}
 			remind.Reset(reminder)

@@ -12,17 +12,19 @@ import (
 	cachetest "k8s.io/client-go/tools/cache/testing"
 
 	"github.com/kedge-dev/kedge/internal/base/component"
+	"github.com/kedge-dev/kedge/internal/base/nodeobject"
 )
 
 func TestWatchNode(t *testing.T) {
 	logged := logtest.NewGlobal()
 	defer logged.Reset()
-	node := func(status corev1.ConditionStatus) *corev1.Node {
+	said := func(status corev1.ConditionStatus, at time.Time) *corev1.Node {
 		return &corev1.Node{
 			ObjectMeta: metav1.ObjectMeta{Name: "pi"},
-			Status:     corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: status}}},
+			Status:     corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: status, LastHeartbeatTime: metav1.NewTime(at)}}},
 		}
 	}
+	node := func(status corev1.ConditionStatus) *corev1.Node { return said(status, time.Now()) }
 	eventually := func(what string, done func() bool) {
 		t.Helper()
 		for deadline := time.Now().Add(time.Minute); !done(); time.Sleep(5 * time.Millisecond) {
@@ -46,13 +48,14 @@ func TestWatchNode(t *testing.T) {
 	ready, ended := make(chan struct{}), make(chan error, 1)
 	var group component.Group
 	group.Add(component.Func("node", func(ctx context.Context, announce func()) error {
-		return watchNode(ctx, source, "pi", 10*time.Millisecond, func() {
+		return watchNode(ctx, source, "pi", nodeobject.Anew(), 10*time.Millisecond, func() {
 			close(ready)
 			announce()
 		})
 	}))
 	go func() { ended <- group.Run(ctx) }()
-	source.Add(node(corev1.ConditionFalse))
+	source.Add(said(corev1.ConditionTrue, time.Now().Add(-time.Hour))) // by the process before
+	source.Modify(node(corev1.ConditionFalse))
 	select {
 	case <-ready:
 		t.Fatal("the component is ready before the node is Ready")

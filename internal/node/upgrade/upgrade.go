@@ -63,8 +63,8 @@ type Config struct {
 type upgrader struct {
 	cfg Config
 	log *logrus.Entry
-	// began is when this process began.
-	began time.Time
+	// anew tells whether the kubelet of this process has written the condition Ready of a Node.
+	anew func(*corev1.Node) bool
 	// api is a fake in tests.
 	api   kubernetes.Interface
 	nodes corelisters.NodeLister
@@ -86,7 +86,7 @@ func New(cfg Config) component.Component { return newUpgrader(cfg) }
 
 func newUpgrader(cfg Config) *upgrader {
 	return &upgrader{
-		cfg: cfg, log: logrus.WithField("component", Name), began: time.Now(), changes: objectcache.NewChanges(), end: func() {},
+		cfg: cfg, log: logrus.WithField("component", Name), anew: nodeobject.Anew(), changes: objectcache.NewChanges(), end: func() {},
 	}
 }
 
@@ -222,7 +222,7 @@ func told(node *corev1.Node) string { return node.Annotations[upgrades.ReportAnn
 func (u *upgrader) unready(node *corev1.Node) string {
 	ready := nodeobject.Ready(node)
 	switch {
-	case ready.LastHeartbeatTime.Time.Before(u.began.Truncate(time.Second)):
+	case !u.anew(node):
 		return "the kubelet, which has not said that the Node is ready"
 	case ready.Status != corev1.ConditionTrue:
 		return "the Node, which is not ready: " + ready.Message
