@@ -98,6 +98,8 @@ func changesClock(t *testing.T, l *life) {
 		l.sh(t, fmt.Sprintf("date -s @$(($(cut -d . -f 1 /run/clock/began) + $(cut -d . -f 1 /proc/uptime) - $(cut -d . -f 1 /run/clock/uptime) + %d * 86400))", days))
 	}
 	l.sh(t, "mkdir -p /run/clock && date +%s >/run/clock/began && cat /proc/uptime >/run/clock/uptime")
+	defer l.sh(t, "rm -r /run/clock")
+	l.containers = l.ids(t)
 	for _, jump := range []struct {
 		name    string
 		days    int
@@ -195,7 +197,8 @@ func (l *life) reachable(t *testing.T) {
 // neighbours are services that change the host's network or run containers.
 var neighbours = []string{"docker", "NetworkManager", "systemd-resolved"}
 
-// livesBeside starts services beside kedge, and kedge beside them.
+// livesBeside starts services beside kedge, and kedge beside them. If Docker starts on a host that does not forward packets,
+// it drops by default those that it would forward then.
 func livesBeside(t *testing.T, l *life) {
 	for _, service := range neighbours {
 		t.Run(service, func(t *testing.T) {
@@ -203,6 +206,9 @@ func livesBeside(t *testing.T, l *life) {
 			defer l.sh(t, "systemctl stop "+service)
 			l.works(t)
 			l.reachable(t)
+			if service == "docker" {
+				l.sh(t, "iptables -P FORWARD DROP")
+			}
 			l.restartKedge(t)
 			l.works(t)
 			l.reachable(t)

@@ -172,10 +172,12 @@ func install(t *testing.T, l *life) {
 	l.writeRelease(t, "/opt/new", program)
 	l.writeRelease(t, "/opt/broken", releases.Script("v9.9.9+broken", "server) exit 3 ;;"))
 	if l.neighbours {
-		// Each of these services leaves files and interfaces behind. The state before the installation has to have them.
+		// Each of these services leaves files behind. The state before the installation has to have them. Their interfaces and
+		// rules end with the reboot.
 		for _, service := range neighbours {
 			l.sh(t, "systemctl start "+service+" && systemctl stop "+service)
 		}
+		l.reboot(t)
 	}
 	l.sh(t, "sync; rm -rf /tmp/*")
 	l.before = l.sh(t, stateScript)
@@ -317,7 +319,7 @@ func limitsMemory(t *testing.T, l *life) {
 	id := l.kubectl(t, "get pod -l app=keeper -o jsonpath='{.items[0].status.containerStatuses[0].containerID}' | sed 's|.*//||'")
 	find := "find /sys/fs/cgroup -path '*" + id + "*' "
 	find += map[bool]string{true: "-name memory.max", false: "-name memory.limit_in_bytes"}[l.cgroup == "v2"]
-	for _, before := range []string{"true", "! type systemctl || systemctl daemon-reload"} {
+	for _, before := range []string{"true", "[ ! -d /run/systemd/system ] || systemctl daemon-reload"} {
 		l.sh(t, before)
 		if got := l.sh(t, "cat $("+find+" | sort | head -n 1)"); got != memoryLimit {
 			t.Errorf("after %s the limit of the container's memory is %q, want %s", before, got, memoryLimit)

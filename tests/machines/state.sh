@@ -9,8 +9,9 @@ ip -6 rule
 echo "# mounts"
 cut -d ' ' -f 2,3 /proc/mounts | grep -v -E '^/run/(user|credentials)|^/proc/sys/fs/binfmt_misc' | sort
 echo "# cgroups"
-find /sys/fs/cgroup -mindepth 1 -maxdepth 2 -type d | grep -v -E '/system.slice|/user.slice|/init.scope|/dev-|/sys-|/proc-' | sort
-find /sys/fs/cgroup -type d | grep -E 'kube|kedge|cri-' | sort
+# OpenRC keeps an empty one of each service that it has started.
+find /sys/fs/cgroup -mindepth 1 -maxdepth 2 -type d | grep -v -E '/system.slice|/user.slice|/init.scope|/dev-|/sys-|/proc-|/openrc\.' | sort
+find /sys/fs/cgroup -type d | grep -E 'kube|kedge|cri-' | grep -v '/openrc\.' | sort
 echo "# packet filters"
 nft list ruleset
 echo "# units"
@@ -33,12 +34,12 @@ echo "# kernel settings"
 # Those of a container are the machine's, and outlive its boots.
 [ "$(systemd-detect-virt)" = systemd-nspawn ] || sysctl -a 2>/dev/null | grep -E '^(vm\.(overcommit|panic)|kernel\.(panic|keys\.root)|net\.ipv[46]\.(ip_forward|conf\.all\.forwarding)|net\.bridge|net\.netfilter\.nf_conntrack_max)' | sort
 echo "# files"
-# What firewalls, NetworkManager and dpkg keep of their own is not of kedge.
+# What firewalls, NetworkManager, OpenRC and dpkg keep of their own is not of kedge.
 for folder in /etc /usr /opt /var /run /tmp /root /srv /boot /home; do
 	find "$folder" -xdev \( -path /var/log/journal -o -path /root/.kube -o -path /run/log -o -path /run/systemd -o -path /run/udev -o -path /run/user \
 		-o -path /run/credentials -o -path '/tmp/systemd-private*' -o -path '/var/tmp/systemd-private*' -o -path /var/lib/systemd \
 		-o -path /run/systemd/transient -o -path /var/backups \
-		-o -path /etc/firewalld -o -path /etc/ufw -o -path /var/lib/NetworkManager \) -prune -o -print
+		-o -path /usr/lib/rc/cache -o -path '/var/log/dmesg*' -o -path /etc/firewalld -o -path /etc/ufw -o -path /var/lib/NetworkManager \) -prune -o -print
 done | sort
 find /etc/systemd/system /run/systemd/transient /run/systemd/system -mindepth 1 2>/dev/null | sort
 true

@@ -2,6 +2,7 @@ package fulldisk
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -17,7 +18,7 @@ import (
 // use once a minute.
 const recovery = 5 * time.Minute
 
-// eater is a pod that takes all space of the disk within seconds. Because of its priority, the kubelet evicts other pods
+// eater is a pod that takes all space of the disk within seconds, and whatever is freed later. Because of its priority, the kubelet evicts other pods
 // first.
 const eater = `
 apiVersion: scheduling.k8s.io/v1
@@ -35,12 +36,12 @@ spec:
   containers:
   - name: main
     image: %s
-    command: [sh, -c, "i=0; while fallocate -l 64M /disk/$i; do i=$((i + 1)); done; while dd if=/dev/zero bs=4k count=1 of=/disk/$i; do i=$((i + 1)); done; sleep 3600"]
+    command: [sh, -c, "i=0; while fallocate -l 64M /disk/$i; do i=$((i + 1)); done; while true; do head -c 4096 /dev/zero >>/disk/rest || sleep 5; done"]
     volumeMounts: [{name: disk, mountPath: /disk}]
 `
 
-// TestPodFillsDisk has a pod fill the whole disk of a server. The kubelet must evict this pod in the end, and everything must
-// work again.
+// TestPodFillsDisk has a pod fill the whole disk of a server, until the API can write nothing. The kubelet must evict this
+// pod in the end, and everything must work again. Nobody frees space but kedge.
 func TestPodFillsDisk(t *testing.T) {
 	harness.Require(t)
 	harness.Need(t, "e2fsprogs")
@@ -52,6 +53,17 @@ func TestPodFillsDisk(t *testing.T) {
 	c := cluster.Of(t, server)
 	c.RunDeployment("web")
 	c.Apply(fmt.Sprintf(eater, image.BusyboxName))
+	// These objects fill what the database has on the disk already.
+	large, number := strings.Repeat("x", 900<<10), 0
+	harness.Eventually(t, recovery, "a write to be refused", func() error {
+		number++
+		_, err := server.Client().CoreV1().ConfigMaps(namespace).Create(t.Context(),
+			&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("large-%d", number)}, Data: map[string]string{"text": large}}, metav1.CreateOptions{})
+		if err == nil || !strings.Contains(err.Error(), "disk is full") {
+			return fmt.Errorf("write %d: %v", number, err)
+		}
+		return nil
+	})
 	pods := server.Client().CoreV1().Pods(namespace)
 	harness.Eventually(t, recovery, "the pod that fills the disk to be evicted", func() error {
 		pod, err := pods.Get(t.Context(), "eater", metav1.GetOptions{})
