@@ -92,7 +92,9 @@ if [ -n "$kernel" ]; then
 fi
 if [ -e "$half/etc/selinux/config" ]; then
 	sed -i 's/^SELINUX=.*/SELINUX=enforcing/' "$half/etc/selinux/config"
+	mount -t proc proc "$half/proc"
 	chroot "$half" setfiles -F /etc/selinux/default/contexts/files/file_contexts /
+	umount "$half/proc"
 fi
 truncate -s 8G "$half.img"
 mkfs.ext4 -q -d "$half" "$half.img"

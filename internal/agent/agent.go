@@ -33,7 +33,6 @@ import (
 	"github.com/kedge-dev/kedge/internal/node/csi"
 	"github.com/kedge-dev/kedge/internal/node/network"
 	"github.com/kedge-dev/kedge/internal/node/proxy"
-	"github.com/kedge-dev/kedge/internal/node/reserve"
 )
 
 // AddTo adds a node's components to group. Those that call the API come after the
@@ -45,7 +44,6 @@ func AddTo(group *component.Group, cfg Config, api, controllers component.Compon
 		return nil, err
 	}
 	helpers := group.Add(n.helpers())
-	group.Add(reserve.New(n.Dir.Agent(), datadir.KubeletRoot))
 	machine := group.Add(host.New(host.Config{Facts: n.facts, IPv6: hasIPv6(n.Cluster.PodCIDRs())}), helpers)
 	group.Add(n.events, api)
 	group.Add(n.searchDomains(), n.events)

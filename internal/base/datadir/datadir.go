@@ -166,9 +166,6 @@ func (d Dir) VolumePlugins() string { return d.join("server", "volumeplugins") }
 // k3s.
 func (d Dir) Charts() string { return d.join("server", "static", "charts") }
 
-// Agent is the folder of what is only this node's.
-func (d Dir) Agent() string { return d.join("agent") }
-
 // AgentTLS is the folder of this node's own certificates.
 func (d Dir) AgentTLS() string { return d.join("agent", "tls") }
 
@@ -218,7 +215,7 @@ func (d Dir) RegistryCerts() string { return d.join("agent", "etc", "containerd"
 // All returns everything that kedge makes in the data directory. The directory may hold
 // other files of the user.
 func (d Dir) All() []string {
-	return []string{d.Server(), string(d.Adopting()), d.Agent(), d.Storage(), d.Assets(), d.Upgrade(), d.ClockFile(), d.TrustedCA(), d.LockFile()}
+	return []string{d.Server(), string(d.Adopting()), d.join("agent"), d.Storage(), d.Assets(), d.Upgrade(), d.ClockFile(), d.TrustedCA(), d.LockFile()}
 }
 
 // MakeServer makes the folders of a server that are missing.

@@ -7,10 +7,12 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/containerd/log"
 	nrilog "github.com/containerd/nri/pkg/log"
 	"github.com/sirupsen/logrus"
+	"golang.org/x/time/rate"
 )
 
 // captureLog makes containerd log through logrus as a component. Its informational messages,
@@ -27,7 +29,7 @@ func captureLog(ctx context.Context) <-chan error {
 	failed := make(chan error, 1)
 	logger := &logrus.Logger{
 		Out:       standard.Out,
-		Formatter: leaveOut{standard.Formatter, ctx},
+		Formatter: leaveOut{standard.Formatter, ctx, &rate.Sometimes{Interval: unwrittenPause}},
 		Hooks:     logrus.LevelHooks{},
 		Level:     logrus.InfoLevel,
 		ExitFunc:  func(int) { runtime.Goexit() },
@@ -92,6 +94,15 @@ var routines = []struct{ message, detail string }{
 	{"failed to get sandbox runtime handler", "not found"},
 }
 
+// unwritten is how an error begins that containerd logs for each line of a container that it cannot write. It is logged
+// once in unwrittenPause: a container on a full disk could otherwise fill the log of kedge as fast as it writes.
+//
+//upstream:relies-on github.com/containerd/containerd/v2/internal/cri/io/logger.go redirectLogs
+const (
+	unwritten      = "Fail to write"
+	unwrittenPause = time.Minute
+)
+
 // late matches the errors of a request for which nobody waits any longer, or that is out of time because the machine is
 // busy. The kubelet sends its requests again, and containerd handles the end of a container again.
 //
@@ -119,13 +130,20 @@ type leaveOut struct {
 	logrus.Formatter
 	// ctx ends when containerd has to stop.
 	ctx context.Context
+	// lines says when an error that begins with unwritten is due again.
+	lines *rate.Sometimes
 }
 
 func (f leaveOut) Format(entry *logrus.Entry) ([]byte, error) {
 	if slices.Contains(expected, entry.Message) {
 		return nil, nil
 	}
-	if entry.Level == logrus.InfoLevel || entry.Level == logrus.ErrorLevel && f.ctx.Err() != nil || isRoutine(entry) {
+	tooOften := false
+	if strings.HasPrefix(entry.Message, unwritten) {
+		tooOften = true
+		f.lines.Do(func() { tooOften = false })
+	}
+	if tooOften || entry.Level == logrus.InfoLevel || entry.Level == logrus.ErrorLevel && f.ctx.Err() != nil || isRoutine(entry) {
 		if !logrus.IsLevelEnabled(logrus.DebugLevel) {
 			return nil, nil
 		}

@@ -64,6 +64,14 @@ func TestCaptureLog(t *testing.T) {
 		t.Errorf("an error of the host: %q", got)
 	}
 
+	buf.Reset()
+	for range 3 {
+		log.L.WithError(errors.New("no space left")).Errorf("Fail to write %q log to log file %q", "stderr", "/var/log/pods/a/0.log")
+	}
+	if got := buf.String(); strings.Count(got, "Fail to write") != 1 {
+		t.Errorf("lines of a container that cannot be written: %q", got)
+	}
+
 	cause := errors.New("no space left")
 	returned := false
 	done := make(chan struct{})

@@ -40,11 +40,12 @@ type (
 	}
 )
 
-// useRuntime puts k.cfg.Runtime, and k.cfg.Gate, between the kubelet and its client of the CRI.
+// useRuntime puts k.cfg.Runtime, and k.cfg.Gate, between the kubelet and its client of the CRI, and
+// claimsOnly before its container manager.
 //
-// Upstream always makes that client itself (PreInitRuntimeService, called in run in
+// Upstream always makes these itself (PreInitRuntimeService and NewContainerManager, called in run in
 // cmd/kubelet/app/server.go). After that, and before it makes the kubelet from its dependencies, it
-// adjusts its OOM score, so that call is where the client can be replaced.
+// adjusts its OOM score, so that call is where they can be replaced.
 //
 //upstream:relies-on k8s.io/kubernetes/cmd/kubelet/app/server.go run RunKubelet
 //upstream:relies-on k8s.io/kubernetes/pkg/kubelet/kubelet.go PreInitRuntimeService Dependencies
@@ -52,6 +53,7 @@ func (k *Kubelet) useRuntime(ctx context.Context, dependencies *kubelet.Dependen
 	adjust := dependencies.OOMAdjuster.ApplyOOMScoreAdj
 	dependencies.OOMAdjuster.ApplyOOMScoreAdj = func(pid, score int) error {
 		dependencies.OOMAdjuster.ApplyOOMScoreAdj = adjust
+		dependencies.ContainerManager = claimsOnly{dependencies.ContainerManager}
 		// With this feature the kubelet streams lists, which Runtime cannot do.
 		if k.cfg.Runtime != nil && !utilfeature.DefaultFeatureGate.Enabled(features.CRIListStreaming) {
 			dependencies.RemoteRuntimeService = runtimeService{k.cfg.Runtime, runtimeClient{dependencies.RemoteRuntimeService}}
