@@ -500,6 +500,8 @@ put() {
 	chmod "$3" "$work/new/$1"
 	mv -f "$work/new/$1" "$2.new"
 	mv -f "$2.new" "$2"
+	# With SELinux the file has the label of the folder that it came from.
+	! command -v restorecon >/dev/null || restorecon "$2" || true
 }
 
 # go_back puts back all that put replaced, takes off what was not there, and starts

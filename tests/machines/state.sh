@@ -39,7 +39,7 @@ for folder in /etc /usr /opt /var /run /tmp /root /srv /boot /home; do
 	find "$folder" -xdev \( -path /var/log/journal -o -path /root/.kube -o -path /run/log -o -path /run/systemd -o -path /run/udev -o -path /run/user \
 		-o -path /run/credentials -o -path '/tmp/systemd-private*' -o -path '/var/tmp/systemd-private*' -o -path /var/lib/systemd \
 		-o -path /run/systemd/transient -o -path /var/backups \
-		-o -path /usr/lib/rc/cache -o -path '/var/log/dmesg*' -o -path /etc/firewalld -o -path /etc/ufw -o -path /var/lib/NetworkManager \) -prune -o -print
+		-o -path /usr/lib/rc/cache -o -path '/var/log/dmesg*' -o -path /var/log/firewalld -o -path /etc/firewalld -o -path /etc/ufw -o -path /var/lib/NetworkManager \) -prune -o -print
 done | sort
 find /etc/systemd/system /run/systemd/transient /run/systemd/system -mindepth 1 2>/dev/null | sort
 true

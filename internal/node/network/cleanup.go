@@ -16,13 +16,13 @@ import (
 )
 
 // Cleanup removes every interface, route, rule and file that this component and its CNI plugins have
-// made. No pod may be running. confDirs are the folders that may have the CNI configuration.
+// made, and the folders of the configuration if nothing else is in them. No pod may be running. confDirs are the folders that may have the CNI configuration.
 // podCIDRs are the cluster's: the host-gw backend made routes to them, and the gateway's addresses are in
 // them. If something cannot be removed, Cleanup goes on, and returns all errors together.
 func Cleanup(ctx context.Context, confDirs []string, podCIDRs []netip.Prefix) error {
 	var faults []error
 	for _, dir := range confDirs {
-		faults = append(faults, removeConflist(dir))
+		faults = append(faults, removeConfiguration(dir))
 	}
 	return errors.Join(append(faults,
 		removeLinks(),
@@ -40,6 +40,19 @@ func Cleanup(ctx context.Context, confDirs []string, podCIDRs []netip.Prefix) er
 		removeResults(resultDir),
 		os.RemoveAll(WireguardKey),
 	)...)
+}
+
+// removeConfiguration removes the CNI configuration from a folder, and then the folder and its parent if they are empty.
+// A folder without kedge's configuration is somebody else's.
+func removeConfiguration(dir string) error {
+	if _, err := os.Stat(filepath.Join(dir, conflistName)); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	err := removeConflist(dir)
+	// Both fail if there is something else in them.
+	_ = os.Remove(dir)
+	_ = os.Remove(filepath.Dir(dir))
+	return err
 }
 
 // removeResults removes libcni's records of pods for which the plugins were never called again.

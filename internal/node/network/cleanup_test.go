@@ -7,6 +7,38 @@ import (
 	"testing"
 )
 
+func TestRemoveConfiguration(t *testing.T) {
+	for name, test := range map[string]struct {
+		files []string
+		left  bool
+	}{
+		"kedge's":            {[]string{conflistName}, false},
+		"kedge's and others": {[]string{conflistName, "10-other.conflist"}, true},
+		"an empty folder":    {nil, true},
+	} {
+		dir := filepath.Join(t.TempDir(), "cni", "net.d")
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		for _, file := range test.files {
+			if err := os.WriteFile(filepath.Join(dir, file), nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for range 2 {
+			if err := removeConfiguration(dir); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, err := os.Stat(filepath.Dir(dir)); (err == nil) != test.left {
+			t.Errorf("%s: got %v", name, err)
+		}
+		if _, err := os.Stat(filepath.Join(dir, conflistName)); err == nil {
+			t.Errorf("%s: the configuration is left", name)
+		}
+	}
+}
+
 func TestRemoveResults(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "cni")
 	results := filepath.Join(dir, "results")

@@ -93,14 +93,21 @@ func link(folder string) error {
 	return nil
 }
 
-// Unlink removes the links to kedge's plugins from a folder. Other files of these names stay.
+// Unlink removes the links to kedge's plugins from a folder, and the folder if nothing else was in it. Other files of these
+// names stay.
 func Unlink(folder string) error {
 	var faults []error
+	removed := false
 	for _, plugin := range cniPlugins {
 		link := filepath.Join(folder, plugin)
 		if target, err := os.Readlink(link); err == nil && target == filepath.Join(datadir.HelpersLink, plugin) {
 			faults = append(faults, os.Remove(link))
+			removed = true
 		}
+	}
+	if removed { // both fail if there is something in them
+		_ = os.Remove(folder)
+		_ = os.Remove(filepath.Dir(folder))
 	}
 	return errors.Join(faults...)
 }

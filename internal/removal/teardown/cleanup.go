@@ -83,11 +83,7 @@ func Remove(dir datadir.Dir) error {
 	if err := RemoveAll(append(dir.All(), datadir.KubeletRoot, datadir.PodLogs, datadir.ContainerLogs)...); err != nil {
 		return err
 	}
-	faults := []error{removeEmpty(string(dir))}
-	for _, folder := range []string{datadir.CNIConfDir, datadir.CNIBinDir} {
-		faults = append(faults, removeEmpty(folder), removeEmpty(filepath.Dir(folder)))
-	}
-	return errors.Join(faults...)
+	return removeEmpty(string(dir))
 }
 
 // removeEmpty removes a folder if it is empty and not a mount.

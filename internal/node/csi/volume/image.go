@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -47,10 +48,30 @@ func run(ctx context.Context, name string, args ...string) error {
 	if err != nil {
 		return err
 	}
+	defer inOwnDomain()()
 	if output, err := exec.CommandContext(ctx, path, args...).CombinedOutput(); err != nil {
 		return fmt.Errorf("%s: %w: %s", name, err, strings.TrimSpace(string(output)))
 	}
 	return nil
+}
+
+// inOwnDomain makes the programs that this goroutine starts run in kedge's domain of SELinux until the returned function is
+// called. The domain that Debian's policy has for programs for file systems may change devices, but no images. (containerd
+// turns off the library for SELinux in this process unless the user has set selinux.)
+func inOwnDomain() (end func()) {
+	own, err := os.ReadFile("/proc/thread-self/attr/current")
+	if _, missing := os.Stat("/sys/fs/selinux/enforce"); err != nil || missing != nil {
+		return func() {}
+	}
+	// The domain of the next program belongs to the thread. If the policy does not let kedge choose it, the program says what
+	// it may not do.
+	const next = "/proc/thread-self/attr/exec"
+	runtime.LockOSThread()
+	_ = os.WriteFile(next, []byte(strings.TrimRight(string(own), "\x00\n")), 0)
+	return func() {
+		_ = os.WriteFile(next, []byte("\n"), 0)
+		runtime.UnlockOSThread()
+	}
 }
 
 // makeImage makes the image of a new volume, with a file system unless it is a raw block volume.
