@@ -80,9 +80,7 @@ func kubeletSettings(t *testing.T, l *life) {
 		l.restartKedge(t)
 		l.ready(t)
 		// The kubelet evicts other pods too while the memory and the disk of the first one are not free yet.
-		l.kubectl(t, "delete pods --field-selector=status.phase=Failed")
-		l.answers(t)
-		l.containers = l.ids(t)
+		l.replaceEvicted(t)
 	}()
 	l.restartKedge(t)
 	l.ready(t)
@@ -140,5 +138,15 @@ func killedLast(t *testing.T, l *life) {
 		t.Errorf("kedge was process %s and is %s", before, after)
 	}
 	l.ready(t)
-	l.sameContainers(t)
+	// If the memory lasts until the kubelet looks at it, the kubelet evicts another pod first.
+	l.replaceEvicted(t)
+}
+
+// replaceEvicted removes evicted pods, and waits for those in their place.
+func (l *life) replaceEvicted(t *testing.T) {
+	t.Helper()
+	l.kubectl(t, "delete pods --field-selector=status.phase=Failed")
+	l.kubectl(t, "rollout status deployment/web deployment/keeper --timeout=15m")
+	l.answers(t)
+	l.containers = l.ids(t)
 }

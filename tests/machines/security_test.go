@@ -24,7 +24,7 @@ var underAppArmor = []struct{ name, spec, want string }{
 const profiles = `
 mkdir -p /var/lib/kubelet/seccomp
 echo '{"defaultAction": "SCMP_ACT_ALLOW", "syscalls": [{"names": ["mkdir", "mkdirat"], "action": "SCMP_ACT_ERRNO"}]}' >/var/lib/kubelet/seccomp/machine.json
-! type apparmor_parser || apparmor_parser -r <<'END'
+[ ! -d /sys/kernel/security/apparmor ] || apparmor_parser -r <<'END'
 profile machine flags=(attach_disconnected) { file, network, capability, deny /tmp/** w, }
 END
 `
@@ -32,7 +32,7 @@ END
 // confines wants the profiles of pods to be those of their processes, and to hold.
 func confines(t *testing.T, l *life) {
 	l.sh(t, profiles)
-	defer l.sh(t, "rm -r /var/lib/kubelet/seccomp; ! type apparmor_parser || echo 'profile machine {}' | apparmor_parser -R")
+	defer l.sh(t, "rm -r /var/lib/kubelet/seccomp; [ ! -d /sys/kernel/security/apparmor ] || echo 'profile machine {}' | apparmor_parser -R")
 	rows := confinement
 	if l.security == "apparmor" {
 		rows = append(rows[:len(rows):len(rows)], underAppArmor...)
