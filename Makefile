@@ -182,7 +182,7 @@ $(BUILD)/debian.stamp: scripts/bundle.sh scripts/aptlists.sh | packages
 # -- Tests --------------------------------------------------------------------
 
 .PHONY: test lint vet unit upstream fuzz fuzz-quick integration e2e machines machines-quick conformance conformance-quick conformance-storage conformance-gateway bench
-test: vet lint unit fuzz-quick integration conformance-quick ## vet, linters, unit tests, short fuzzing, integration tests, some conformance tests
+test: vet lint unit fuzz-quick integration machines-quick conformance-quick ## vet, linters, unit tests, short fuzzing, integration tests, a machine with systemd, some conformance tests
 
 vet: ## go vet
 	go vet ./...
