@@ -49,14 +49,17 @@ var programs = map[string]string{"ip filter " + forwarded: "iptables", "ip6 filt
 
 // acceptPods adds podsChain to what forwarded packets pass in iptables, or in ip6tables.
 func acceptPods(ctx context.Context, program string, cidrs []netip.Prefix) error {
-	if err := os.WriteFile(podsFile, nil, 0o600); err != nil {
-		return err
-	}
 	var rules strings.Builder
 	for _, cidr := range cidrs {
 		if cidr.Addr().Is4() == (program == "iptables") {
 			fmt.Fprintf(&rules, "-A %[1]s -s %[2]s -j ACCEPT\n-A %[1]s -d %[2]s -j ACCEPT\n", podsChain, cidr)
 		}
+	}
+	if rules.Len() == 0 {
+		return nil // pods have no addresses of this family
+	}
+	if err := os.WriteFile(podsFile, nil, 0o600); err != nil {
+		return err
 	}
 	if err := restore(ctx, program, fmt.Sprintf("*filter\n:%s - [0:0]\n%sCOMMIT\n", podsChain, rules.String())); err != nil {
 		return err

@@ -31,6 +31,12 @@ func TestLetPodsThrough(t *testing.T) {
 		testutil.Command(t, program+" -P FORWARD DROP")
 		testutil.Command(t, program+" -A FORWARD -p udp -j DROP")
 	}
+	if err := acceptPods(t.Context(), "ip6tables", n.cfg.Cluster.PodCIDRs()[:1]); err != nil {
+		t.Fatal(err)
+	}
+	if rules := testutil.Command(t, "ip6tables -S"); strings.Contains(rules, "KEDGE") {
+		t.Errorf("without IPv6 there are rules:\n%s", rules)
+	}
 	for range 2 { // at each start
 		n.letPodsThrough(t.Context())
 	}
