@@ -83,7 +83,7 @@ openrc)
 	;;
 esac
 if [ -n "$kernel" ]; then
-	# It needs to find the disk, and nothing else.
+	# The initrd has to find the disk, and nothing else.
 	echo MODULES=list >"$half/etc/initramfs-tools/conf.d/disk"
 	printf 'virtio_pci\nvirtio_mmio\nvirtio_blk\next4\n' >>"$half/etc/initramfs-tools/modules"
 	chroot "$half" update-initramfs -c -k "$(ls "$half/lib/modules")" >>"$out.log"

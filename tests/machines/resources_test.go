@@ -139,6 +139,9 @@ func killedLast(t *testing.T, l *life) {
 	}
 	l.ready(t)
 	// If the memory lasts until the kubelet looks at it, the kubelet evicts another pod first.
+	if evicted := l.kubectl(t, "get pods --field-selector=status.phase=Failed -o name"); evicted == "" {
+		l.sameContainers(t)
+	}
 	l.replaceEvicted(t)
 }
 

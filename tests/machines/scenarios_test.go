@@ -405,8 +405,7 @@ func plan(t *testing.T, l *life) {
 	l.sh(t, "timeout 800 kedge upgrade --file /opt/planned")
 	l.ready(t)
 	l.sameContainers(t)
-	// kedge starts once more when the trial of the new version has ended.
-	l.eventually(t, "kedge status | grep 'kedge "+l.planned+" on node machine'")
+	wants(t, l.sh(t, "kedge status"), "kedge "+l.planned+" on node machine")
 }
 
 // upgrade installs a broken version, which must change nothing, and a good one.

@@ -47,8 +47,8 @@ func (k userMode) prepare(t *testing.T, l *life) {
 }
 
 // allowMappings lets processes of this machine have a mapping for each page of 4 GiB. The kernel of a machine maps the pages of
-// a program one by one. If it cannot map one more, the program runs into the same page fault for ever, with all of its
-// threads that wait for this one. The limit is a setting of this whole machine. A higher one costs nothing, so it stays.
+// a program one by one. If it cannot map one more page, a thread of the program runs into the same page fault for ever, and
+// the other threads wait for this one. The limit is a setting of this whole machine. A higher one costs nothing, so it stays.
 func allowMappings(t *testing.T) {
 	t.Helper()
 	const limit, enough = "/proc/sys/vm/max_map_count", 1 << 20

@@ -27,7 +27,9 @@ func Ready(node *corev1.Node) corev1.NodeCondition {
 func IsReady(node *corev1.Node) bool { return Ready(node).Status == corev1.ConditionTrue }
 
 // Anew returns a function that tells whether the kubelet has written the condition Ready of a Node after the call of Anew.
-// What it wrote before stays in the API while it does not run. Times alone do not tell, because the clock may be set back.
+// While no kubelet runs, the API keeps what the last kubelet wrote. A condition is new if its time is later than the call. If
+// the clock was set back meanwhile, the time of a new condition is earlier. Therefore a condition is also new if its time is
+// another one than at first.
 func Anew() func(*corev1.Node) bool {
 	began := time.Now().Truncate(time.Second)
 	var first *time.Time

@@ -16,7 +16,7 @@ import (
 )
 
 // Cleanup removes every interface, route, rule and file that this component and its CNI plugins have
-// made, and the folders of the configuration if nothing else is in them. No pod may be running. confDirs are the folders that may have the CNI configuration.
+// made. No pod may be running. confDirs are the folders that may have the CNI configuration.
 // podCIDRs are the cluster's: the host-gw backend made routes to them, and the gateway's addresses are in
 // them. If something cannot be removed, Cleanup goes on, and returns all errors together.
 func Cleanup(ctx context.Context, confDirs []string, podCIDRs []netip.Prefix) error {

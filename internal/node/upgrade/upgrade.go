@@ -203,8 +203,8 @@ func (u *upgrader) at(order upgrades.Order, stage upgrades.Stage, message string
 	u.tell(upgrades.Report{ID: order.ID, Stage: stage, Message: message, Time: time.Now().UTC().Truncate(time.Second)})
 }
 
-// wanted returns what the Node has to tell, "" if nothing. It is upgraded only if nothing keeps it from being ready: the
-// next node's turn comes with that report, and the user may take the upgrade for done.
+// wanted returns what the Node has to tell, "" if nothing. unready says why the Node is not ready, "" if it is. A Node that is
+// not ready does not tell that it is upgraded, because the upgrade of the next node begins with that report.
 func (u *upgrader) wanted(unready string) string {
 	u.mu.Lock()
 	defer u.mu.Unlock()

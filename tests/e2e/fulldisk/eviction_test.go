@@ -18,8 +18,8 @@ import (
 // use once a minute.
 const recovery = 5 * time.Minute
 
-// eater is a pod that takes all space of the disk within seconds, and whatever is freed later. Because of its priority, the kubelet evicts other pods
-// first.
+// eater is a pod that takes all space of the disk within seconds, and whatever is freed later. Because of its priority, the
+// kubelet evicts other pods first.
 const eater = `
 apiVersion: scheduling.k8s.io/v1
 kind: PriorityClass

@@ -48,7 +48,6 @@ func run(ctx context.Context, name string, args ...string) error {
 	if err != nil {
 		return err
 	}
-	defer inOwnDomain()()
 	if output, err := exec.CommandContext(ctx, path, args...).CombinedOutput(); err != nil {
 		return fmt.Errorf("%s: %w: %s", name, err, strings.TrimSpace(string(output)))
 	}
@@ -56,8 +55,9 @@ func run(ctx context.Context, name string, args ...string) error {
 }
 
 // inOwnDomain makes the programs that this goroutine starts run in kedge's domain of SELinux until the returned function is
-// called. The domain that Debian's policy has for programs for file systems may change devices, but no images. (containerd
-// turns off the library for SELinux in this process unless the user has set selinux.)
+// called. Debian's policy has a domain for programs for file systems. In that domain mkfs may change devices, but not the
+// image of a volume. Programs that read what a pod has written, such as e2fsck, stay in that domain. (The library for SELinux
+// does not help: containerd turns it off for this process unless the user has set selinux.)
 func inOwnDomain() (end func()) {
 	own, err := os.ReadFile("/proc/thread-self/attr/current")
 	if _, missing := os.Stat("/sys/fs/selinux/enforce"); err != nil || missing != nil {
@@ -85,6 +85,7 @@ func (s *Store) makeImage(ctx context.Context, v *Volume) error {
 		return err
 	}
 	s.onStep("image allocated")
+	end := inOwnDomain()
 	switch v.FSType {
 	case "ext4":
 		// mkfs initializes everything now, mostly by keeping the file's zeros: then the kernel
@@ -94,6 +95,7 @@ func (s *Store) makeImage(ctx context.Context, v *Volume) error {
 	case "xfs":
 		err = run(ctx, "mkfs.xfs", "-q", "-f", "-K", v.image())
 	}
+	end()
 	if err != nil {
 		return err
 	}
