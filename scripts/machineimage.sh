@@ -44,8 +44,9 @@ fi
 
 mkdir -p "$(dirname "$out")"
 half=$out.half
-trap 'rm -rf "$half" "$half.img"' EXIT
-rm -rf "$half" "$half.img" "$out" "$out.img"
+# A mounted /proc in it must not be removed with it.
+trap 'umount "$half/proc" 2>/dev/null; rm -rf --one-file-system "$half" "$half.img"' EXIT
+rm -rf --one-file-system "$half" "$half.img" "$out" "$out.img"
 # With INITRD=No the kernel's package makes no initrd. That comes below.
 # shellcheck disable=SC2086 # a flag or none
 if ! INITRD=No mmdebstrap --mode=root $skip --architectures="$architecture" --dpkgopt=force-unsafe-io --variant=minbase --include="$packages" "$suite" "$half" >"$out.log" 2>&1; then
@@ -92,6 +93,8 @@ if [ -n "$kernel" ]; then
 fi
 if [ -e "$half/etc/selinux/config" ]; then
 	sed -i 's/^SELINUX=.*/SELINUX=enforcing/' "$half/etc/selinux/config"
+	# Debian 13's policy does not let this program write the settings of the network in the domain that it gives it.
+	sed -i '/^\/usr\/lib\/systemd\/systemd-network-generator\s/s/:systemd_networkd_exec_t:/:bin_t:/' "$half/etc/selinux/default/contexts/files/file_contexts"
 	mount -t proc proc "$half/proc"
 	chroot "$half" setfiles -F /etc/selinux/default/contexts/files/file_contexts /
 	umount "$half/proc"

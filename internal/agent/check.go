@@ -18,8 +18,8 @@ import (
 )
 
 // CheckArguments returns all faults in the user's arguments for upstream's kubelet and
-// kube-proxy, with those that only this kernel makes faults. It changes nothing, and nothing
-// needs to run. node is the node's name.
+// kube-proxy, with those that only this kernel makes faults, and whether this machine can do what
+// selinux asks for. It changes nothing, and nothing needs to run. node is the node's name.
 func CheckArguments(node string, settings config.Node, cluster config.Cluster) error {
 	facts, err := host.Detect()
 	if err != nil {
@@ -37,7 +37,11 @@ func CheckArguments(node string, settings config.Node, cluster config.Cluster) e
 		Args:          settings.KubeletArgs,
 	})
 	_, proxyFault := proxy.New(proxy.Config{Cluster: cluster, Args: settings.KubeProxyArgs, NoNftables: facts.NoNftables})
-	return errors.Join(kubeletFault, proxyFault)
+	var labelFault error
+	if settings.SELinux {
+		labelFault = host.CheckSELinux()
+	}
+	return errors.Join(kubeletFault, proxyFault, labelFault)
 }
 
 // Ports are those that a node with these addresses listens on, as far as they are known

@@ -45,7 +45,7 @@ func (k emulated) command(l *life) *harness.Cmd {
 		"-kernel", l.base+".kernel", "-initrd", l.base+".initrd",
 		"-append", "root=/dev/vda rw net.ifnames=0 console="+emulator.console+" "+strings.Join(l.parameters, " "),
 		"-drive", "if=none,id=disk,cache=unsafe,file="+filepath.Join(l.folder, "changes"), "-device", "virtio-blk-pci,drive=disk",
-		"-netdev", "tap,id=net,script=no,downscript=no,ifname="+cable, "-device", "virtio-net-pci,netdev=net",
+		"-netdev", "tap,id=net,script=no,downscript=no,ifname="+cable, "-device", "virtio-net-pci,netdev=net,romfile=",
 		"-virtfs", "local,path="+l.tree+",mount_tag="+treeTag+",security_model=none", "-serial", "stdio", "-monitor", "none")
 	return l.host.Command(l.ctx, emulator.command[0], words...)
 }

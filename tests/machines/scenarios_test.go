@@ -64,6 +64,7 @@ var scenarios = []scenario{
 	{"install", withControllers, install, needed},
 	{"pods", withControllers, runPods, needed},
 	{"journal", withSystemd, journal, short},
+	{"labels", withSELinux, labels, basic},
 	{"slices", func(m machine) bool { return withSystemd(m) && withVersion2(m) }, podsInSlices, basic},
 	{"memory", withControllers, limitsMemory, basic},
 	{"limits", withVersion2, limits, short},
@@ -108,6 +109,7 @@ func withSessions(m machine) bool {
 	return onLarge(m) && withVersion2(m) && withSystemd(m) && m.security != "selinux"
 }
 
+func withSELinux(m machine) bool    { return m.security == "selinux" }
 func inPairs(m machine) bool        { return m.pair }
 func withNetworkd(m machine) bool   { return withSystemd(m) && withOwnKernel(m) }
 func withJournal(m machine) bool    { return withSystemd(m) && onLarge(m) }

@@ -1,6 +1,9 @@
 package machines
 
 import (
+	"os"
+	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 )
@@ -61,6 +64,67 @@ func confines(t *testing.T, l *life) {
 		defer pod.remove(t, l)
 		l.untilKubectl(t, "describe pod unknown-profile | grep absent.json")
 	})
+}
+
+// labelled is a pod with volumes of three kinds and a folder of the host.
+var labelled = once{
+	name: "labelled",
+	spec: "volumes: [{name: scratch, emptyDir: {}}, {name: settings, configMap: {name: kube-root-ca.crt}}, " +
+		"{name: kept, persistentVolumeClaim: {claimName: own-users}}, {name: host, hostPath: {path: /etc}}]",
+	container: "volumeMounts: [{name: scratch, mountPath: /scratch}, {name: settings, mountPath: /settings}, {name: kept, mountPath: /kept}, {name: host, mountPath: /host}]",
+	script:    "cat /proc/self/attr/current; echo; touch /scratch/file /kept/file /own && head -n 1 /settings/ca.crt && ! cat /host/shadow",
+}
+
+// labels turns on labels for containers. Debian 12's policy does not have them, and kedge says so. Debian 13's policy needs the
+// module of docs/selinux.md, and from here on all pods of the machine have labels.
+func labels(t *testing.T, l *life) {
+	l.sh(t, "echo 'selinux: true' >>/etc/kedge/config.yaml")
+	refused := func(why string) {
+		t.Helper()
+		if _, err := l.try(l.init().restart); err == nil {
+			t.Errorf("kedge starts, although the policy %s", why)
+		}
+		l.eventually(t, "journalctl -b -u kedge -o cat --no-pager | grep -F 'the policy of SELinux "+why+"'")
+	}
+	if l.suite == "bookworm" {
+		refused("does not have the label system_u:system_r:container_t:s0:c")
+		l.sh(t, "sed -i '/^selinux:/d' /etc/kedge/config.yaml")
+		l.restartKedge(t)
+		l.ready(t)
+		return
+	}
+	refused("does not let kedge (system_u:system_r:initrc_t:s0) start containers (system_u:system_r:container_t:s0:c")
+	page, err := os.ReadFile(filepath.Join(l.tree, "docs/selinux.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	block := regexp.MustCompile("(?s)```sh\n(.*?)```").FindStringSubmatch(string(page))
+	if block == nil {
+		t.Fatal("docs/selinux.md has no commands")
+	}
+	// The program cannot write to the connection of the test, and the list gives its commands an indent.
+	l.sh(t, "sudo() { \"$@\" 2>&1 | cat; }; cd /root\n"+strings.ReplaceAll(block[1], "   ", ""))
+	l.restartKedge(t)
+	l.ready(t)
+	l.kubectl(t, "rollout restart deployment/web deployment/keeper")
+	l.kubectl(t, "rollout status deployment/web deployment/keeper --timeout=15m")
+	l.answers(t)
+	l.containers = l.ids(t)
+	// The volume has the labels of the new pod, so that it can read what the one before has written.
+	wants(t, l.kubectl(t, "exec deployment/keeper -c app -- cat /data/file"), "kept")
+
+	const domain = "system_u:system_r:container_t:s0:c"
+	l.apply(t, ownClaim)
+	defer l.kubectl(t, "delete persistentvolumeclaim own-users")
+	output := labelled.output(t, l)
+	wants(t, output, domain)
+	wants(t, output, "-----BEGIN CERTIFICATE-----")
+	wants(t, output, "can't open '/host/shadow': Permission denied")
+	if again := (once{name: "labelled", script: "cat /proc/self/attr/current"}).output(t, l); !strings.HasPrefix(again, domain) || strings.HasPrefix(output, again) {
+		t.Errorf("two pods have the labels %q and %q, want categories of their own", again, output)
+	}
+	wants(t, once{name: "level", spec: `securityContext: {seLinuxOptions: {level: "s0:c1,c2"}}`, script: "cat /proc/self/attr/current"}.output(t, l), domain+"1,c2")
+	wants(t, once{name: "privileged", container: "securityContext: {privileged: true}", script: "cat /proc/self/attr/current"}.output(t, l), "initrc_t")
 }
 
 // ownClaim is the claim of the pod of userNamespaces.

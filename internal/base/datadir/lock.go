@@ -53,9 +53,8 @@ func (d Dir) lock() (*Lock, error) {
 // Hold locks an existing data directory as Lock does, but writes nothing: kedge must be
 // removable from a full disk too.
 func (d Dir) Hold() (*Lock, error) {
-	file, err := os.Open(d.LockFile())
-	if errors.Is(err, os.ErrNotExist) {
-		// No kedge has ever started on this data directory.
+	file, err := d.openLock()
+	if file == nil && err == nil {
 		return &Lock{}, nil
 	}
 	if err == nil {
@@ -150,12 +149,12 @@ func flock(file *os.File) error {
 // Holder returns the process id of the kedge that runs on the data directory,
 // 0 if none does.
 func (d Dir) Holder() (int, error) {
-	file, err := os.Open(d.LockFile())
-	if errors.Is(err, os.ErrNotExist) {
-		return 0, nil
-	}
+	file, err := d.openLock()
 	if err != nil {
 		return 0, fmt.Errorf("find running kedge: %w", err)
+	}
+	if file == nil {
+		return 0, nil
 	}
 	defer file.Close()
 	err = syscall.Flock(int(file.Fd()), syscall.LOCK_SH|syscall.LOCK_NB)
@@ -163,6 +162,17 @@ func (d Dir) Holder() (int, error) {
 		return 0, err
 	}
 	return readPID(file)
+}
+
+// openLock opens the lock of an existing data directory. It returns nil if no kedge has ever started there. It also
+// returns nil if the disk fails, because the user has to be able to stop the pods then. In that case
+// only the lock of the host, which is in memory, tells whether kedge runs.
+func (d Dir) openLock() (*os.File, error) {
+	file, err := os.Open(d.LockFile())
+	if errors.Is(err, os.ErrNotExist) || errors.Is(err, syscall.EIO) {
+		return nil, nil
+	}
+	return file, err
 }
 
 // holder returns " (pid N)" of the process that has the lock. It returns "" in the moment

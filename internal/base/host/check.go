@@ -108,14 +108,13 @@ func checkFacts(f Facts) []Check {
 	case f.MemoryBytes < goodMemory:
 		memory.Detail += ": enough for a server and about five small pods"
 	}
-	checks := append(checkCgroups(f), memory, checkNftables(f.NoNftables))
+	checks := append(checkCgroups(f), memory, checkNftables(f.NoNftables), checkConfinement(f))
 	for _, lack := range []struct {
 		name string
 		has  bool
 		cost string
 	}{
 		{"CAP_SYS_RESOURCE", f.SysResource, "the kernel may kill important containers first when memory runs out"},
-		{"AppArmor or SELinux", f.AppArmor || f.SELinux, "containers are confined by capabilities, namespaces and seccomp alone"},
 		{"systemd", f.Systemd, "systemd does not restart kedge if it ends"},
 	} {
 		c := Check{Group: "host", Name: lack.name, Result: OK}
@@ -125,6 +124,19 @@ func checkFacts(f Facts) []Check {
 		checks = append(checks, c)
 	}
 	return checks
+}
+
+func checkConfinement(f Facts) Check {
+	c := Check{Group: "host", Name: "AppArmor or SELinux", Result: OK}
+	switch {
+	case f.AppArmor:
+		c.Detail = "AppArmor"
+	case f.SELinux:
+		c.Detail = "SELinux, which confines containers if `selinux: true` is set"
+	default:
+		c.Result, c.Detail, c.Cost = Warn, "not there", "containers are confined by capabilities, namespaces and seccomp alone"
+	}
+	return c
 }
 
 // checkCgroups tells version 1, hybrid, version 2, and version 2 without controllers apart.

@@ -1,0 +1,102 @@
+package host
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/opencontainers/selinux/go-selinux"
+)
+
+// selinuxFS is where the kernel answers questions about its policy of SELinux.
+const selinuxFS = "/sys/fs/selinux"
+
+// CheckSELinux returns nil if SELinux can confine containers on this machine. That needs a policy that has labels for the
+// processes and files of containers, and that lets kedge start such processes.
+func CheckSELinux() error {
+	process, file := selinux.ContainerLabels()
+	defer selinux.ReleaseLabel(process)
+	own, err := selinux.CurrentLabel()
+	if err != nil {
+		own = ""
+	}
+	return confinement{
+		enabled: selinux.GetEnabled(),
+		own:     own, process: process, file: file,
+		known:   selinux.SecurityCheckContext,
+		allowed: allowed,
+	}.check()
+}
+
+// confinement is what CheckSELinux looks at.
+type confinement struct {
+	enabled            bool
+	own, process, file string
+	// known returns an error for a label that the loaded policy does not have.
+	known func(label string) error
+	// allowed tells whether the policy lets a process with the label own do something to one with the label other.
+	allowed func(own, other, class, permission string) (bool, error)
+}
+
+func (c confinement) check() error {
+	const advice = "install the distribution's policy for containers (the package container-selinux, if there is one), or do not set selinux"
+	switch {
+	case !c.enabled:
+		return errors.New("selinux: SELinux is off on this machine: turn it on, or do not set selinux")
+	case c.process == "" || c.file == "":
+		return errors.New("selinux: the policy of SELinux names no labels for containers (the file lxc_contexts): " + advice)
+	}
+	for _, label := range []string{c.process, c.file} {
+		if c.known(label) != nil {
+			return fmt.Errorf("selinux: the policy of SELinux does not have the label %s, which containers need: %s", label, advice)
+		}
+	}
+	for _, need := range []struct{ class, permission string }{{"process", "transition"}, {"process2", "nnp_transition"}} {
+		// A policy that does not have the permission, or lets nobody ask, has no answer. Then the first pod tells.
+		if ok, err := c.allowed(c.own, c.process, need.class, need.permission); err == nil && !ok {
+			return fmt.Errorf("selinux: the policy of SELinux does not let kedge (%s) start containers (%s): "+
+				"install the module in docs/selinux.md, or do not set selinux", c.own, c.process)
+		}
+	}
+	return nil
+}
+
+// allowed asks the kernel.
+func allowed(own, other, class, permission string) (bool, error) {
+	folder := filepath.Join(selinuxFS, "class", class)
+	index, err := os.ReadFile(filepath.Join(folder, "index"))
+	if err != nil {
+		return false, err
+	}
+	number, err := os.ReadFile(filepath.Join(folder, "perms", permission))
+	if err != nil {
+		return false, err
+	}
+	bit, err := strconv.Atoi(strings.TrimSpace(string(number)))
+	if err != nil {
+		return false, err
+	}
+	file, err := os.OpenFile(filepath.Join(selinuxFS, "access"), os.O_RDWR, 0)
+	if err != nil {
+		return false, err
+	}
+	defer file.Close()
+	if _, err := fmt.Fprintf(file, "%s %s %s", own, other, strings.TrimSpace(string(index))); err != nil {
+		return false, err
+	}
+	answer, err := io.ReadAll(file)
+	if err != nil {
+		return false, err
+	}
+	// The first number has a bit for each permission that is given.
+	first, _, _ := strings.Cut(string(answer), " ")
+	given, err := strconv.ParseUint(first, 16, 32)
+	if err != nil {
+		return false, err
+	}
+	return given&(1<<(bit-1)) != 0, nil
+}
