@@ -45,7 +45,7 @@ fi
 mkdir -p "$(dirname "$out")"
 half=$out.half
 # A mounted /proc in it must not be removed with it.
-trap 'umount "$half/proc" 2>/dev/null; rm -rf --one-file-system "$half" "$half.img"' EXIT
+trap 'umount "$half/proc" 2>/dev/null || true; rm -rf --one-file-system "$half" "$half.img"' EXIT
 rm -rf --one-file-system "$half" "$half.img" "$out" "$out.img"
 # With INITRD=No the kernel's package makes no initrd. That comes below.
 # shellcheck disable=SC2086 # a flag or none

@@ -64,6 +64,26 @@ func confines(t *testing.T, l *life) {
 		defer pod.remove(t, l)
 		l.untilKubectl(t, "describe pod unknown-profile | grep absent.json")
 	})
+	if l.security == "apparmor" {
+		t.Run("without-the-package", func(t *testing.T) { runsWithoutParser(t, l) })
+	}
+}
+
+// runsWithoutParser takes away the program of the package apparmor, without which no profile can be loaded. A pod that asks for
+// the default profile runs without one, and check-config says so.
+func runsWithoutParser(t *testing.T, l *life) {
+	const parser = "/usr/sbin/apparmor_parser"
+	l.sh(t, "mv "+parser+" "+parser+".away")
+	l.restartKedge(t)
+	defer func() {
+		l.sh(t, "mv "+parser+".away "+parser)
+		l.restartKedge(t)
+		l.ready(t)
+	}()
+	l.ready(t)
+	wants(t, once{name: "apparmor-absent", spec: "securityContext: {appArmorProfile: {type: RuntimeDefault}}", script: "cat /proc/self/attr/current"}.output(t, l), "unconfined")
+	output, _ := l.try("kedge check-config")
+	wants(t, output, "containers are confined by capabilities, namespaces and seccomp alone")
 }
 
 // labelled is a pod with volumes of three kinds and a folder of the host.

@@ -9,9 +9,12 @@ ip -6 rule
 echo "# mounts"
 cut -d ' ' -f 2,3 /proc/mounts | grep -v -E '^/run/(user|credentials)|^/proc/sys/fs/binfmt_misc' | sort
 echo "# cgroups"
-# OpenRC keeps an empty one of each service that it has started.
+# OpenRC keeps an empty one of each service that it has started. systemd does so in a container with version 1 alone, because
+# the kernel tells only the machine's own systemd that a cgroup has become empty.
+kept='/openrc\.'
+[ "$(systemd-detect-virt 2>/dev/null)" != systemd-nspawn ] || [ ! -d /sys/fs/cgroup/systemd ] || [ -d /sys/fs/cgroup/unified ] || kept="$kept|/system.slice/kedge.service$"
 find /sys/fs/cgroup -mindepth 1 -maxdepth 2 -type d | grep -v -E '/system.slice|/user.slice|/init.scope|/dev-|/sys-|/proc-|/openrc\.' | sort
-find /sys/fs/cgroup -type d | grep -E 'kube|kedge|cri-' | grep -v '/openrc\.' | sort
+find /sys/fs/cgroup -type d | grep -E 'kube|kedge|cri-' | grep -v -E "$kept" | sort
 echo "# packet filters"
 nft list ruleset
 echo "# units"

@@ -222,6 +222,34 @@ spec:
 	}
 }
 
+// TestIPv6Only has two hosts without any IPv4 address but that of loopback. Pods reach each other, and a Service by its name.
+func TestIPv6Only(t *testing.T) {
+	harness.Require(t)
+	network := harness.NewNetwork(t)
+	var hosts []*harness.Host
+	for _, name := range []string{"server-1", "agent-1"} {
+		host := cluster.NewHost(t, network, name)
+		if output, err := host.Command(t.Context(), "ip", "-4", "address", "flush", "dev", "eth0").CombinedOutput(); err != nil {
+			t.Fatalf("%v\n%s", err, output)
+		}
+		hosts = append(hosts, host)
+	}
+	server := hosts[0].StartServer(t, "--cluster-cidr=fd00:42::/56", "--service-cidr=fd00:43::/112")
+	server.WaitReady()
+	c := cluster.Of(t, server)
+	agent := hosts[1].StartAgent(t, server, "--server=https://"+net.JoinHostPort(hosts[0].Address6.String(), "6443"))
+	agent.WaitReady()
+	pods := []*corev1.Pod{c.RunWeb("here", c.Server.Host.Name), c.RunWeb("there", agent.Host.Name)}
+	reachEachOther(c, pods...)
+	c.ServeWeb()
+	for _, pod := range pods {
+		if len(pod.Status.PodIPs) != 1 || !strings.Contains(pod.Status.PodIP, ":") {
+			t.Errorf("pod %s has the addresses %v, want one of IPv6", pod.Name, pod.Status.PodIPs)
+		}
+		c.Answers(pod.Name, "http://web.default.svc.cluster.local/", "here", "there")
+	}
+}
+
 // TestHostGateway has only routes between the nodes, and no tunnel.
 func TestHostGateway(t *testing.T) {
 	harness.Require(t)
