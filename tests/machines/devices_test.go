@@ -8,7 +8,7 @@ import (
 	"github.com/kedge-dev/kedge/tests/harness/image"
 )
 
-// pluginObject is the DaemonSet of a device plugin.
+// pluginObject is the DaemonSet of a device plugin. SELinux lets only an unconfined container connect to the kubelet's socket.
 const pluginObject = `
 apiVersion: apps/v1
 kind: DaemonSet
@@ -19,6 +19,7 @@ spec:
     metadata: {labels: {app: plugin}}
     spec:
       terminationGracePeriodSeconds: 1
+      securityContext: {seLinuxOptions: {type: spc_t}}
       containers:
       - name: main
         image: %s
