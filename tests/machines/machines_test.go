@@ -74,8 +74,8 @@ var machines = []machine{
 	{name: "no-inet", kind: userMode{}, suite: "bookworm", system: "Debian GNU/Linux 12", kernel: "6.1.", cgroup: "v2", security: "apparmor", memory: 3072},
 	{name: "debian-13-stock", kind: emulated{}, suite: "trixie", system: "Debian GNU/Linux 13", kernel: "6.12.", cgroup: "v2", security: "apparmor", memory: 4096, brief: true},
 	{name: "pair-stock", kind: emulated{}, suite: "trixie", system: "Debian GNU/Linux 13", kernel: "6.12.", cgroup: "v2", security: "apparmor", memory: 2048, pair: true, brief: true},
-	{name: "arm64", kind: emulated{}, suite: "bookworm", system: "Debian GNU/Linux 12", kernel: "6.1.", cgroup: "v2", security: "apparmor", architecture: "aarch64", memory: 2048, brief: true},
-	{name: "armhf", kind: emulated{}, suite: "bookworm", system: "Debian GNU/Linux 12", kernel: "6.1.", cgroup: "v2", security: "apparmor", architecture: "armv7l", memory: 2048, brief: true},
+	{name: "arm64", kind: emulated{}, suite: "bookworm", system: "Debian GNU/Linux 12", kernel: "6.1.", cgroup: "v2", security: "apparmor", architecture: "aarch64", memory: 2048, pair: true, brief: true},
+	{name: "armhf", kind: emulated{}, suite: "bookworm", system: "Debian GNU/Linux 12", kernel: "6.1.", cgroup: "v2", security: "apparmor", architecture: "armv7l", memory: 2048, pair: true, brief: true},
 	{name: "debian-12-stock", kind: emulated{}, suite: "bookworm", system: "Debian GNU/Linux 12", kernel: "6.1.", cgroup: "v2", security: "apparmor", memory: 4096, brief: true},
 }
 

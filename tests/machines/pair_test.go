@@ -57,6 +57,7 @@ func pairs(t *testing.T, l *life) {
 			l.reachEachOther(t)
 		})
 	}
+	t.Logf("the agent's memory (PSS): %s", second.pss(t))
 	l.sh(t, "rm /etc/kedge/config.yaml; [ ! -e /run/config.yaml ] || mv /run/config.yaml /etc/kedge/config.yaml")
 	l.restartKedge(t)
 	l.ready(t)

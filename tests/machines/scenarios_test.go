@@ -268,7 +268,13 @@ func runPods(t *testing.T, l *life) {
 	l.answers(t)
 	l.kubectl(t, "exec deployment/keeper -c app -- sh -c 'echo kept >/data/file; sync'")
 	l.containers = l.ids(t)
-	t.Logf("kedge's memory (PSS): %s", l.sh(t, "grep ^Pss: /proc/"+l.pid(t)+"/smaps_rollup | xargs"))
+	t.Logf("kedge's memory (PSS): %s", l.pss(t))
+}
+
+// pss returns how much memory kedge uses, with its share of what it uses together with other processes.
+func (l *life) pss(t *testing.T) string {
+	t.Helper()
+	return l.sh(t, "grep ^Pss: /proc/"+l.pid(t)+"/smaps_rollup | xargs")
 }
 
 // apply applies objects.
