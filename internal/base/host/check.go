@@ -135,6 +135,10 @@ func checkConfinement(f Facts) Check {
 		c.Detail = "SELinux, which confines containers if `selinux: true` is set"
 	default:
 		c.Result, c.Detail, c.Cost = Warn, "not there", "containers are confined by capabilities, namespaces and seccomp alone"
+		if f.NoAppArmorParser {
+			c.Detail = "the kernel has AppArmor, and the program apparmor_parser is missing"
+			c.Cost += ", and pods with an AppArmor profile do not start. Install the package apparmor"
+		}
 	}
 	return c
 }

@@ -43,6 +43,20 @@ func TestCheckFacts(t *testing.T) {
 	if Worst(checks) != Fail {
 		t.Errorf("worst is %s", Worst(checks))
 	}
+	for _, test := range []struct {
+		facts  Facts
+		result Result
+		say    string
+	}{
+		{Facts{AppArmor: true}, OK, ""},
+		{Facts{SELinux: true}, OK, "if `selinux: true` is set"},
+		{Facts{}, Warn, "seccomp alone"},
+		{Facts{NoAppArmorParser: true}, Warn, "Install the package apparmor"},
+	} {
+		if c := checkConfinement(test.facts); c.Result != test.result || !strings.Contains(c.Detail+c.Cost, test.say) {
+			t.Errorf("%+v gets %+v, want %s and %q", test.facts, c, test.result, test.say)
+		}
+	}
 }
 
 func TestCheckKernel(t *testing.T) {

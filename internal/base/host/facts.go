@@ -45,6 +45,8 @@ type Facts struct {
 	SysResource bool
 	// AppArmor is whether the kernel enforces it and its parser is there.
 	AppArmor bool
+	// NoAppArmorParser is whether the kernel enforces it and its parser, which loads profiles, is missing.
+	NoAppArmorParser bool
 	// SELinux is whether the kernel enforces it or could.
 	SELinux bool
 	// NoNftables is what of nftables kedge needs and the kernel does not have, or nil. kedge then uses
@@ -97,7 +99,8 @@ func (p probe) detect() (Facts, error) {
 	if enabled, err := os.ReadFile(p.path("sys/module/apparmor/parameters/enabled")); err == nil {
 		_, err := p.lookPath("apparmor_parser")
 		// Only the machine's own root loads profiles.
-		facts.AppArmor = bytes.HasPrefix(enabled, []byte("Y")) && err == nil && !facts.UserNamespace
+		enforced := bytes.HasPrefix(enabled, []byte("Y")) && !facts.UserNamespace
+		facts.AppArmor, facts.NoAppArmorParser = enforced && err == nil, enforced && err != nil
 	}
 	facts.CgroupDriver = p.driver(facts)
 	return facts, nil

@@ -96,7 +96,7 @@ func TestDetect(t *testing.T) {
 		"no CAP_SYS_RESOURCE":                 {files: with("proc/self/status", fewCaps), version: 2, driver: DriverCgroupfs, check: func(f Facts) bool { return !f.SysResource }},
 		"systemd came while pods run":         {files: with("proc/1/comm", "systemd\n", "run/systemd/system/", "", "run/kedge/cgroup-driver", DriverCgroupfs, shimState+"pod/", ""), version: 2, driver: DriverCgroupfs},
 		"systemd came after the pods":         {files: with("proc/1/comm", "systemd\n", "run/systemd/system/", "", "run/kedge/cgroup-driver", DriverCgroupfs, shimState, ""), version: 2, driver: DriverSystemd},
-		"AppArmor":                            {files: with("sys/module/apparmor/parameters/enabled", "Y\n"), version: 2, driver: DriverCgroupfs, check: func(f Facts) bool { return f.AppArmor && !f.SELinux }},
+		"AppArmor":                            {files: with("sys/module/apparmor/parameters/enabled", "Y\n"), version: 2, driver: DriverCgroupfs, check: func(f Facts) bool { return f.AppArmor && !f.NoAppArmorParser && !f.SELinux }},
 		"SELinux":                             {files: with("sys/fs/selinux/enforce", "1"), version: 2, driver: DriverCgroupfs, check: func(f Facts) bool { return f.SELinux && !f.AppArmor }},
 		"a Raspberry Pi with memory disabled": {files: with("sys/fs/cgroup/cgroup.controllers", "cpuset cpu io pids"), version: 2, driver: DriverCgroupfs, check: func(f Facts) bool { return slices.Equal(f.missingControllers(), []string{"memory"}) }},
 	} {
@@ -135,7 +135,7 @@ func TestAppArmorNeedsItsParser(t *testing.T) {
 		"sys/fs/cgroup/cgroup.controllers": "cpu", "sys/module/apparmor/parameters/enabled": "Y",
 	}), nftables: func() error { return nil }, lookPath: func(string) (string, error) { return "", errors.New("not found") }}
 	facts, err := p.detect()
-	if err != nil || facts.AppArmor {
+	if err != nil || facts.AppArmor || !facts.NoAppArmorParser {
 		t.Errorf("got %+v, %v", facts, err)
 	}
 }
