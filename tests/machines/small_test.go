@@ -43,7 +43,7 @@ spec:
 func lives(t *testing.T, l *life) {
 	l.apply(t, fmt.Sprintf(crowdObject, crowd, image.BusyboxName))
 	defer func() {
-		l.kubectl(t, "delete deployment crowd")
+		l.kubectl(t, "delete deployment crowd --cascade=foreground")
 		l.sh(t, "swapoff /swap; rm -f /swap")
 	}()
 	l.kubectl(t, "rollout status deployment/crowd --timeout=15m")
