@@ -73,7 +73,7 @@ var scenarios = []scenario{
 	{"kedge-killed-last", withVersion2, killedLast, short},
 	{"kubelet-settings", onLarge, kubeletSettings, long},
 	{"profiles", withVersion2, confines, short},
-	{"own-users", withVersion2, userNamespaces, short},
+	{"own-users", withWholeProc, userNamespaces, short},
 	{"privileges", withControllers, privileges, short},
 	{"devices", withVersion2, pluggedDevices, short},
 	{"huge-pages", onStock, hugePages, basic},
@@ -101,7 +101,12 @@ func everywhere(machine) bool           { return true }
 func withControllers(m machine) bool    { return m.cgroup != "bare" }
 func withoutControllers(m machine) bool { return m.cgroup == "bare" }
 func withVersion2(m machine) bool       { return m.cgroup == "v2" }
-func withSystemd(m machine) bool        { return !m.openrc && withControllers(m) }
+
+// withWholeProc tells whether nothing is mounted over a file of /proc. If something is, the kernel lets no container with users of its
+// own mount a /proc.
+func withWholeProc(m machine) bool { return withVersion2(m) && !ofDebian(m) }
+
+func withSystemd(m machine) bool { return !m.openrc && withControllers(m) }
 
 // withSessions tells whether systemd starts a session for another user. Debian's policy of SELinux does not let it do that
 // for the test.
