@@ -22,11 +22,15 @@ case $1- in *-neighbours-*) packages=$packages,ufw,firewalld,docker.io,network-m
 case $1- in *-selinux-*) packages=$packages,selinux-basics,selinux-policy-default ;; esac
 case $1- in *-suites-*) packages=$packages,sqlite3,openssl,xfsprogs,fio,etcd-client,skopeo,nghttp2-client,nginx-light ;; esac
 own=$(dpkg --print-architecture)
-architecture=$own kernel=
+architecture=$own kernel= mirror=
 case $1 in *-stock-*)
 	architecture=${1##*-stock-}
 	kernel=linux-image-$architecture
-	[ "$architecture" != armhf ] || kernel=linux-image-armmp
+	if [ "$architecture" = armhf ]; then
+		kernel=linux-image-armmp
+		# Without the security updates: mirrors have lists of them that do not fit together.
+		mirror=http://deb.debian.org/debian
+	fi
 	packages=$packages,$kernel,initramfs-tools
 	;;
 esac
@@ -48,8 +52,8 @@ half=$out.half
 trap 'umount "$half/proc" 2>/dev/null || true; rm -rf --one-file-system "$half" "$half.img"' EXIT
 rm -rf --one-file-system "$half" "$half.img" "$out" "$out.img"
 # With INITRD=No the kernel's package makes no initrd. That comes below.
-# shellcheck disable=SC2086 # a flag or none
-if ! INITRD=No mmdebstrap --mode=root $skip --architectures="$architecture" --dpkgopt=force-unsafe-io --variant=minbase --include="$packages" "$suite" "$half" >"$out.log" 2>&1; then
+# shellcheck disable=SC2086 # a flag or none, a mirror or none
+if ! INITRD=No mmdebstrap --mode=root $skip --architectures="$architecture" --dpkgopt=force-unsafe-io --variant=minbase --include="$packages" "$suite" "$half" $mirror >"$out.log" 2>&1; then
 	tail -n 20 "$out.log" >&2
 	exit 1
 fi

@@ -77,7 +77,7 @@ func (p preparer) prepare(ctx context.Context) (notes []string, err error) {
 		}
 	}
 	for _, m := range modules {
-		if m.present(p.root) {
+		if m.present(p.root) || m.rootOnly && p.Facts.UserNamespace {
 			continue
 		}
 		if err := p.loadModule(ctx, m.name); err != nil && !m.present(p.root) {
@@ -164,6 +164,8 @@ type module struct {
 	proof string // a file that exists then
 	line  string // and, if not empty, has this line's end
 	cost  string // of doing without
+	// rootOnly is whether only root of the machine can use it.
+	rootOnly bool
 }
 
 var modules = []module{
@@ -175,6 +177,8 @@ var modules = []module{
 		cost: "Services do not work"},
 	{name: "vxlan", proof: "sys/module/vxlan",
 		cost: "pods of different nodes do not reach each other over VXLAN; flannel-backend host-gw needs none"},
+	{name: "loop", proof: "proc/devices", line: "loop",
+		cost: "claims wait unless their StorageClass is local-unlimited, or their disk has project quotas", rootOnly: true},
 }
 
 func (m module) present(root string) bool {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -32,9 +33,10 @@ func prepared() map[string]string {
 		"proc/sys/net/ipv6/conf/eth0/accept_ra":        "1\n",
 		"proc/sys/net/ipv6/conf/eth1/accept_ra":        "0\n",
 		"proc/sys/net/netfilter/nf_conntrack_max":      "1\n",
-		"proc/filesystems":                             "nodev\ttmpfs\nnodev\toverlay\n",
-		"sys/module/vxlan/":                            "",
-		"proc/self/mountinfo":                          "22 1 8:1 / / rw shared:1 - ext4 /dev/sda1 rw\n30 22 0:1 / /proc rw - proc proc rw\n",
+		"proc/devices":        "Block devices:\n  7 loop\n254 vda\n",
+		"proc/filesystems":    "nodev\ttmpfs\nnodev\toverlay\n",
+		"sys/module/vxlan/":   "",
+		"proc/self/mountinfo": "22 1 8:1 / / rw shared:1 - ext4 /dev/sda1 rw\n30 22 0:1 / /proc rw - proc proc rw\n",
 	}
 }
 
@@ -59,10 +61,13 @@ func TestPrepare(t *testing.T) {
 		delete(files, "proc/sys/net/bridge/bridge-nf-call-iptables")
 		delete(files, "proc/sys/net/bridge/bridge-nf-call-ip6tables")
 		delete(files, "sys/module/vxlan/")
+		files["proc/devices"] = "Block devices:\n254 vda\n"
 		root := tree(t, files)
 		shared := false
+		var loaded []string
 		p := preparer{Config: Config{Facts: good(), IPv6: true}, root: root,
 			loadModule: func(_ context.Context, name string) error {
+				loaded = append(loaded, name)
 				if name == "vxlan" {
 					return errors.New("modprobe: not found")
 				}
@@ -89,6 +94,9 @@ func TestPrepare(t *testing.T) {
 		said := strings.Join(notes, "\n")
 		if !shared || !strings.Contains(said, "no kernel module vxlan") || strings.Contains(said, "br_netfilter") || !strings.Contains(said, "net.ipv4.ip_forward=1") {
 			t.Errorf("shared %v, said:\n%s", shared, said)
+		}
+		if want := []string{"br_netfilter", "vxlan", "loop"}; !slices.Equal(loaded, want) {
+			t.Errorf("loads %v, want %v", loaded, want)
 		}
 	})
 	t.Run("no memory controller", func(t *testing.T) {
