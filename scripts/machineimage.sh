@@ -22,7 +22,7 @@ case $1- in *-neighbours-*) packages=$packages,ufw,firewalld,docker.io,network-m
 case $1- in *-selinux-*) packages=$packages,selinux-basics,selinux-policy-default ;; esac
 case $1- in *-suites-*) packages=$packages,sqlite3,openssl,xfsprogs,fio,etcd-client,skopeo,nghttp2-client,nginx-light ;; esac
 own=$(dpkg --print-architecture)
-architecture=$own kernel= mirror=
+architecture=$own kernel="" mirror=""
 case $1 in *-stock-*)
 	architecture=${1##*-stock-}
 	kernel=linux-image-$architecture
