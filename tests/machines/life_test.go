@@ -275,7 +275,7 @@ func (l *life) write(t *testing.T, path string, mode os.FileMode, data []byte) {
 // send gives a script and what it reads to the machine's shell, and returns what comes back. bash
 // reads no further than the line that it runs.
 func (l *life) send(script string, data []byte) (answer string, err error) {
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	conn, err := l.host.DialContext(ctx, "tcp", net.JoinHostPort(l.address, shellPort))
 	if err != nil {

@@ -484,6 +484,9 @@ func (l *life) sameVolume(t *testing.T) {
 // next boot.
 func uninstall(t *testing.T, l *life) {
 	wants(t, l.sh(t, "kedge uninstall --yes 2>&1"), "stay until the next boot")
+	if withSELinux(l.machine) {
+		l.sh(t, removeModule)
+	}
 	l.wantAsBefore(t, func(state string) string {
 		begin, end := strings.Index(state, "# kernel settings"), strings.Index(state, "# files")
 		return state[:begin] + state[end:]

@@ -99,6 +99,9 @@ var labelled = once{
 	script:    "cat /proc/self/attr/current; echo; touch /scratch/file /kept/file /own && head -n 1 /settings/ca.crt && ! cat /host/shadow",
 }
 
+// removeModule removes the module of docs/selinux.md, if labels has installed it. kedge leaves it.
+const removeModule = "rm -f /root/kedge.cil; semodule -r kedge 2>&1 | cat; rmdir /var/lib/selinux/default/active/modules/400 2>/dev/null || true"
+
 // labels turns on labels for containers. Debian 12's policy does not have them, and kedge says so. Debian 13's policy needs the
 // module of docs/selinux.md, and from here on all pods of the machine have labels.
 func labels(t *testing.T, l *life) {
@@ -130,7 +133,7 @@ func labels(t *testing.T, l *life) {
 	l.sh(t, "sudo() { \"$@\" 2>&1 | cat; }; cd /root\n"+strings.ReplaceAll(block[1], "   ", ""))
 	l.restartKedge(t)
 	l.ready(t)
-	l.kubectl(t, "rollout restart deployment/web deployment/keeper")
+	l.kubectl(t, "delete pods --all")
 	l.kubectl(t, "rollout status deployment/web deployment/keeper --timeout=15m")
 	l.answers(t)
 	l.containers = l.ids(t)
