@@ -97,7 +97,7 @@ if [ -n "$kernel" ]; then
 fi
 if [ -e "$half/etc/selinux/config" ]; then
 	sed -i 's/^SELINUX=.*/SELINUX=enforcing/' "$half/etc/selinux/config"
-	# Debian 13's policy does not let this program write the settings of the network in the domain that it gives it.
+	# Debian 13's policy gives this program a domain in which it cannot write the settings of the network.
 	sed -i '/^\/usr\/lib\/systemd\/systemd-network-generator\s/s/:systemd_networkd_exec_t:/:bin_t:/' "$half/etc/selinux/default/contexts/files/file_contexts"
 	mount -t proc proc "$half/proc"
 	chroot "$half" setfiles -F /etc/selinux/default/contexts/files/file_contexts /

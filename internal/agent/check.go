@@ -38,7 +38,7 @@ func CheckArguments(node string, settings config.Node, cluster config.Cluster) e
 	})
 	_, proxyFault := proxy.New(proxy.Config{Cluster: cluster, Args: settings.KubeProxyArgs, NoNftables: facts.NoNftables})
 	var labelFault error
-	if settings.SELinux {
+	if settings.SELinux && settings.RuntimeSocket() == "" { // a runtime of the user's has a setting of its own
 		labelFault = host.CheckSELinux()
 	}
 	return errors.Join(kubeletFault, proxyFault, labelFault)

@@ -87,7 +87,7 @@ func lockHost(folder string) (*Lock, error) {
 	}
 	if err := take(file); err != nil {
 		if errors.Is(err, errTaken) {
-			err = fmt.Errorf("another kedge already runs on this host%s, on another data directory: stop that one first", holder(file))
+			err = fmt.Errorf("another kedge already runs on this host%s, on another data directory, or on one whose disk fails: stop that one first", holder(file))
 		}
 		return fail(errors.Join(err, file.Close()))
 	}

@@ -15,9 +15,13 @@ import (
 // selinuxFS is where the kernel answers questions about its policy of SELinux.
 const selinuxFS = "/sys/fs/selinux"
 
-// CheckSELinux returns nil if SELinux can confine containers on this machine. That needs a policy that has labels for the
-// processes and files of containers, and that lets kedge start such processes.
+// CheckSELinux returns an error if SELinux would keep containers from starting. To confine them it needs a policy that has labels
+// for their processes and files, and that lets kedge start such processes. If SELinux is off, containers run without it, and
+// containerd logs that.
 func CheckSELinux() error {
+	if !selinux.GetEnabled() {
+		return nil
+	}
 	process, file := selinux.ContainerLabels()
 	defer selinux.ReleaseLabel(process)
 	own, err := selinux.CurrentLabel()
@@ -25,8 +29,8 @@ func CheckSELinux() error {
 		own = ""
 	}
 	return confinement{
-		enabled: selinux.GetEnabled(),
-		own:     own, process: process, file: file,
+		enforced: selinux.EnforceMode() == selinux.Enforcing,
+		own:      own, process: process, file: file,
 		known:   selinux.SecurityCheckContext,
 		allowed: allowed,
 	}.check()
@@ -34,7 +38,8 @@ func CheckSELinux() error {
 
 // confinement is what CheckSELinux looks at.
 type confinement struct {
-	enabled            bool
+	// enforced is whether the kernel refuses what the policy does not allow. In permissive mode it only logs that.
+	enforced           bool
 	own, process, file string
 	// known returns an error for a label that the loaded policy does not have.
 	known func(label string) error
@@ -44,16 +49,16 @@ type confinement struct {
 
 func (c confinement) check() error {
 	const advice = "install the distribution's policy for containers (the package container-selinux, if there is one), or do not set selinux"
-	switch {
-	case !c.enabled:
-		return errors.New("selinux: SELinux is off on this machine: turn it on, or do not set selinux")
-	case c.process == "" || c.file == "":
+	if c.process == "" || c.file == "" {
 		return errors.New("selinux: the policy of SELinux names no labels for containers (the file lxc_contexts): " + advice)
 	}
 	for _, label := range []string{c.process, c.file} {
 		if c.known(label) != nil {
 			return fmt.Errorf("selinux: the policy of SELinux does not have the label %s, which containers need: %s", label, advice)
 		}
+	}
+	if !c.enforced {
+		return nil
 	}
 	for _, need := range []struct{ class, permission string }{{"process", "transition"}, {"process2", "nnp_transition"}} {
 		// A policy that does not have the permission, or lets nobody ask, has no answer. Then the first pod tells.
@@ -92,11 +97,10 @@ func allowed(own, other, class, permission string) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	// The first number has a bit for each permission that is given.
-	first, _, _ := strings.Cut(string(answer), " ")
-	given, err := strconv.ParseUint(first, 16, 32)
-	if err != nil {
+	var given, decided, logged, quiet, sequence, flags uint32
+	if _, err := fmt.Sscanf(string(answer), "%x %x %x %x %d %x", &given, &decided, &logged, &quiet, &sequence, &flags); err != nil {
 		return false, err
 	}
-	return given&(1<<(bit-1)) != 0, nil
+	const permissive = 1 // AVD_FLAGS_PERMISSIVE: the policy only logs what a process of this domain may not do
+	return given&(1<<(bit-1)) != 0 || flags&permissive != 0, nil
 }

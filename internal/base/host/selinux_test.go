@@ -17,7 +17,8 @@ func TestConfinement(t *testing.T) {
 		want    string
 	}{
 		{name: "labels that kedge may use"},
-		{name: "SELinux is off", change: func(c *confinement) { c.enabled, c.process, c.file = false, "", "" }, want: "SELinux is off on this machine"},
+		{name: "permissive mode", change: func(c *confinement) { c.enforced = false }, denied: []string{"process transition"}},
+		{name: "unknown domain in permissive mode", change: func(c *confinement) { c.enforced = false }, unknown: process, want: "does not have the label " + process},
 		{name: "no file with labels", change: func(c *confinement) { c.process, c.file = "", "" }, want: "names no labels for containers"},
 		{name: "unknown domain", unknown: process, want: "does not have the label " + process},
 		{name: "unknown type of files", unknown: file, want: "does not have the label " + file},
@@ -29,7 +30,7 @@ func TestConfinement(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			c := confinement{
-				enabled: true, own: own, process: process, file: file,
+				enforced: true, own: own, process: process, file: file,
 				known: func(label string) error {
 					if label == test.unknown {
 						return errors.New("invalid argument")
