@@ -5,6 +5,8 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/kedge-dev/kedge/internal/base/loop"
 )
 
 // UntilKnown asks again at growing intervals between these.
@@ -17,11 +19,11 @@ const (
 // not know a kind at once whose CustomResourceDefinition is new. The reflector of an informer would log each
 // attempt as an error.
 func UntilKnown(ctx context.Context, list func(context.Context) error) {
-	for pause := firstUnknown; apierrors.IsNotFound(list(ctx)); pause = min(2*pause, lastUnknown) {
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(pause):
+	asking := loop.Loop{First: firstUnknown, Last: lastUnknown, Quiet: apierrors.IsNotFound}
+	_ = asking.Until(ctx, func(ctx context.Context) error {
+		if err := list(ctx); apierrors.IsNotFound(err) {
+			return err
 		}
-	}
+		return nil
+	})
 }

@@ -13,6 +13,7 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/kedge-dev/kedge/internal/base/datadir"
+	"github.com/kedge-dev/kedge/internal/base/loop"
 )
 
 // The interval at which lists are tried again after a failed pull. It doubles with each failure.
@@ -24,21 +25,16 @@ const (
 // pullLists pulls and pins the images that the lists in the folder name. It tries again until it
 // has all of them or ctx is done.
 func (p *preloader) pullLists(ctx context.Context) {
-	for wait := minPullInterval; ; wait = min(2*wait, maxPullInterval) {
+	said := ""
+	pulling := loop.Loop{First: minPullInterval, Last: maxPullInterval, Quiet: func(error) bool { return true }}
+	_ = pulling.Until(ctx, func(ctx context.Context) error {
 		err := p.pullMissing(ctx)
-		if err == nil || ctx.Err() != nil {
-			return
-		}
-		if text := err.Error(); text != p.said {
-			p.said = text
+		if err != nil && ctx.Err() == nil && err.Error() != said {
+			said = err.Error()
 			p.fail(fmt.Sprintf("cannot pull all images that the lists in %s name, trying again: %v", p.cfg.ImagesDir, err))
 		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(wait):
-		}
-	}
+		return err
+	})
 }
 
 func (p *preloader) pullMissing(ctx context.Context) error {

@@ -46,8 +46,6 @@ type preloader struct {
 	record map[string]imported
 	// broken has the archives that could not be imported. They are tried again when they change.
 	broken map[string]imported
-	// said is the last reported error of the lists.
-	said string
 	// ignored are the files of which users were told that they are not read.
 	ignored map[string]bool
 }
