@@ -197,14 +197,16 @@ lint: ## gofmt, shellcheck, staticcheck
 	$(GO_HELPER) GOARCH= CC= go build -o $(CURDIR)/build/staticcheck honnef.co/go/tools/cmd/staticcheck
 	build/staticcheck -checks inherit,-SA1019 ./...
 
-# go test, and at the end the tests that were skipped.
-GOTEST := $(BUILD)/gotest
-$(GOTEST): scripts/gotest/main.go
-	GOARCH= CC= go build -o $(CURDIR)/$@ ./scripts/gotest
+# go test, and at the end the tests that failed or were skipped.
+GOTESTSUM := build/gotestsum
+$(GOTESTSUM): cmd/helpers/go.mod
+	$(GO_HELPER) GOARCH= CC= go build -o $(CURDIR)/$@ gotest.tools/gotestsum
+GOTEST := $(GOTESTSUM) --format standard-quiet --
+GOTEST_V := $(GOTESTSUM) --format standard-verbose -- -count=1
 
 # The race detector compiles every package again, which would take too long for
 # Kubernetes.
-unit: $(GOTEST) $(DEFINITIONS) | packages ## unit tests, with the race detector where Kubernetes is not imported
+unit: $(GOTESTSUM) $(DEFINITIONS) | packages ## unit tests, with the race detector where Kubernetes is not imported
 	@scripts/need.sh nftables iptables iproute2 e2fsprogs xfsprogs btrfs-progs
 	packages=$$(scripts/packages.sh light) && $(GOTEST) -race $$packages
 	packages=$$(scripts/packages.sh heavy) && $(GOTEST) $$packages
@@ -224,9 +226,9 @@ fuzz: | packages ## run each fuzz target for FUZZTIME=1h
 fuzz-quick: | packages ## run each fuzz target for FUZZTIME=2s
 	scripts/fuzz.sh quick $(or $(FUZZTIME),2s)
 
-integration: bin/kedge $(BUILD)/busybox $(GOTEST) ## tests/integration: bin/kedge with real containers (root)
+integration: bin/kedge $(BUILD)/busybox $(GOTESTSUM) ## tests/integration: bin/kedge with real containers (root)
 	@scripts/need.sh nftables
-	KEDGE_BINARY=$(CURDIR)/bin/kedge $(GOTEST) -count=1 -timeout 40m -parallel 4 -v ./tests/harness/... ./tests/integration/...
+	KEDGE_BINARY=$(CURDIR)/bin/kedge $(GOTEST_V) -timeout 40m -parallel 4 ./tests/harness/... ./tests/integration/...
 
 # Tests upgrade from these commits: the last one with Kubernetes v1.36, and the last one
 # before nodes had registrations.
@@ -236,18 +238,18 @@ older = $(BUILD)/older/$(1)/kedge
 # Tests in which kedge upgrades itself need a later version of the same commit.
 NEXT := $(BUILD)/next/kedge
 
-e2e: bin/kedge $(NEXT) $(BUILD)/busybox $(BUILD)/prometheus $(GOTEST) $(call older,$(OLDER)) $(call older,$(OLDEST)) ## tests/e2e: one folder per scenario (root)
+e2e: bin/kedge $(NEXT) $(BUILD)/busybox $(BUILD)/prometheus $(GOTESTSUM) $(call older,$(OLDER)) $(call older,$(OLDEST)) ## tests/e2e: one folder per scenario (root)
 	@scripts/need.sh nftables
 	KEDGE_BINARY=$(CURDIR)/bin/kedge KEDGE_NEXT=$(CURDIR)/$(NEXT) \
 		KEDGE_OLDER=$(CURDIR)/$(call older,$(OLDER)) KEDGE_OLDEST=$(CURDIR)/$(call older,$(OLDEST)) \
-		$(GOTEST) -count=1 -p 3 -timeout 60m -v ./tests/e2e/...
+		$(GOTEST_V) -p 3 -timeout 60m ./tests/e2e/...
 
 # The tests make the files of the machines that they run, with the rules below.
-MACHINES_TEST := KEDGE_BINARY=$(CURDIR)/bin/kedge $(GOTEST) -count=1 -timeout 6h -v ./tests/machines
-machines: bin/kedge $(BUILD)/busybox $(GOTEST) ## tests/machines: whole machines with systemd; RUN= is the name of one, SUITES= are tests to run there (root)
+MACHINES_TEST := KEDGE_BINARY=$(CURDIR)/bin/kedge $(GOTEST_V) -timeout 6h ./tests/machines
+machines: bin/kedge $(BUILD)/busybox $(GOTESTSUM) ## tests/machines: whole machines with systemd; RUN= is the name of one, SUITES= are tests to run there (root)
 	KEDGE_MACHINE='$(RUN)' KEDGE_SUITES='$(SUITES)' FOCUS='$(FOCUS)' SKIP='$(SKIP)' LABELS='$(LABELS)' PROCS='$(PROCS)' AGENTS='$(AGENTS)' $(MACHINES_TEST) $(if $(RUN),,-short)
 
-machines-quick: bin/kedge $(BUILD)/busybox $(GOTEST) ## the short scenarios of tests/machines in a container with systemd (root)
+machines-quick: bin/kedge $(BUILD)/busybox $(GOTESTSUM) ## the short scenarios of tests/machines in a container with systemd (root)
 	KEDGE_MACHINE=nspawn $(MACHINES_TEST) -short
 
 MACHINES := build/machines

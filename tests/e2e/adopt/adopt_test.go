@@ -42,6 +42,7 @@ var suite harness.Suite
 func TestMain(m *testing.M) { os.Exit(suite.Main(m)) }
 
 func TestAdopt(t *testing.T) {
+	t.Parallel()
 	harness.Require(t)
 	folder := os.Getenv(variable)
 	if folder == "" {

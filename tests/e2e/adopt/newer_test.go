@@ -203,6 +203,7 @@ func replaceKey(t *testing.T, folder string) {
 // that was replaced, and folders that its user chose. A kedge without these parts writes it: the files
 // have the same names and forms.
 func TestNewer(t *testing.T) {
+	t.Parallel()
 	harness.Require(t)
 	t.Run("sqlite", func(t *testing.T) { testNewer(t, "/db/state.db") })
 	t.Run("etcd", func(t *testing.T) { testNewer(t, "/db/etcd/member", "--cluster-init") })

@@ -232,6 +232,7 @@ func written(t *testing.T, host *harness.Host, than string) string {
 
 // TestRoot checks that a server without a node writes nothing outside of its folders, although it may.
 func TestRoot(t *testing.T) {
+	t.Parallel()
 	host := newHost(t)
 	host.WriteFile("/etc/marker", "")
 	works(t, start(t, host, 16443, "unshare"))
@@ -245,6 +246,7 @@ func TestRoot(t *testing.T) {
 
 // TestUserNamespace checks that a server without a node needs no rights on the host.
 func TestUserNamespace(t *testing.T) {
+	t.Parallel()
 	host := newHost(t)
 	works(t, start(t, host, 16443, unprivileged...))
 }
@@ -252,6 +254,7 @@ func TestUserNamespace(t *testing.T) {
 // TestBeside checks that a server without a node and a whole kedge on the same network do not
 // disturb each other.
 func TestBeside(t *testing.T) {
+	t.Parallel()
 	host := newHost(t)
 	whole := host.StartServer(t)
 	whole.WaitReady()
@@ -265,6 +268,7 @@ func TestBeside(t *testing.T) {
 
 // TestNoNetwork checks that a server without a node needs no network.
 func TestNoNetwork(t *testing.T) {
+	t.Parallel()
 	host := newHost(t)
 	const client = `
 ip link set lo up

@@ -84,6 +84,7 @@ spec: {policyName: closed}
 // them could never answer. Certificates, the token and the keys of Secrets are replaced as always. A
 // captured node does not gain what the policies would forbid.
 func TestFailClosed(t *testing.T) {
+	t.Parallel()
 	harness.Require(t)
 	network := harness.NewNetwork(t)
 	c := cluster.Start(t, network)
@@ -252,6 +253,7 @@ spec:
 // TestFailClosedByPod has a webhook for everything whose backend is a pod on the node of the only server. The
 // server and an agent start while the pod is gone, and then the pod answers again.
 func TestFailClosedByPod(t *testing.T) {
+	t.Parallel()
 	harness.Require(t)
 	network := harness.NewNetwork(t)
 	c := cluster.Start(t, network)

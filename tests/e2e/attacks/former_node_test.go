@@ -92,6 +92,7 @@ func wantSaid(c *cluster.Cluster, agent *harness.Agent, why string) {
 // TestFormerNode: somebody has copied a node's certificates. Then the node is deleted, its name is
 // given to another machine, and another node is revoked.
 func TestFormerNode(t *testing.T) {
+	t.Parallel()
 	harness.Require(t)
 	harness.Need(t, "openssl")
 	network := harness.NewNetwork(t)

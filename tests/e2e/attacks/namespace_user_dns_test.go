@@ -33,6 +33,7 @@ data:
 // TestNamespaceUserDNS lets a user who may write the ConfigMap coredns-custom, and read events, try
 // to read files of the hosts or settings of kedge, or to end kedge.
 func TestNamespaceUserDNS(t *testing.T) {
+	t.Parallel()
 	harness.Require(t)
 	network := harness.NewNetwork(t)
 	host := cluster.NewHost(t, network, "server-1")

@@ -22,6 +22,7 @@ func takes(name, address string, port int) string {
 // TestExternalAddressesOfHosts lets a user of one namespace take the addresses of servers, nodes and pools by
 // the external addresses of a Service. All nodes would send what is for the API to the user's pods.
 func TestExternalAddressesOfHosts(t *testing.T) {
+	t.Parallel()
 	harness.Require(t)
 	network := harness.NewNetwork(t)
 	c := cluster.Start(t, network)
@@ -70,6 +71,7 @@ func TestExternalAddressesOfHosts(t *testing.T) {
 // TestExternalAddressOfLaterPool has a Service with an external address that then becomes one of a pool.
 // Nodes serve it no more, and its user is told. Whoever gets the address of the pool answers there.
 func TestExternalAddressOfLaterPool(t *testing.T) {
+	t.Parallel()
 	harness.Require(t)
 	network := harness.NewNetwork(t)
 	c := cluster.Start(t, network)
@@ -132,6 +134,7 @@ var externalElement = regexp.MustCompile(`172\.31\.0\.151 \. tcp \. 6443 : (goto
 // and its pods reach the address of the server nevertheless, and nobody deletes a table. When the server is
 // back, the agent becomes Ready, and the rule goes.
 func TestAgentBesideOldRules(t *testing.T) {
+	t.Parallel()
 	harness.Require(t)
 	network := harness.NewNetwork(t)
 	c := cluster.Start(t, network)

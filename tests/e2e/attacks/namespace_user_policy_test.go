@@ -91,6 +91,7 @@ func helmObject(kind, namespace, name string) string {
 
 // TestHelmCharts lets a user of one namespace install charts, which kedge would do with all rights.
 func TestHelmCharts(t *testing.T) {
+	t.Parallel()
 	harness.Require(t)
 	c := cluster.Start(t, harness.NewNetwork(t))
 	u := newTenant(c)
@@ -135,6 +136,7 @@ func TestHelmCharts(t *testing.T) {
 // TestSelectedNode lets a user of one namespace choose the node of claims, which would take space there
 // without a pod.
 func TestSelectedNode(t *testing.T) {
+	t.Parallel()
 	harness.Require(t)
 	c := cluster.Start(t, harness.NewNetwork(t))
 	u := newTenant(c)
@@ -229,6 +231,7 @@ nodeTopology: {matchLabels: {local.kedge.dev/node: server-1}}
 // TestServiceAddresses lets a user of one namespace take the addresses by which all pods find the
 // cluster's DNS and its API.
 func TestServiceAddresses(t *testing.T) {
+	t.Parallel()
 	harness.Require(t)
 	c := cluster.Start(t, harness.NewNetwork(t))
 	u := newTenant(c)
@@ -255,6 +258,7 @@ func TestServiceAddresses(t *testing.T) {
 // TestNetworkPolicyWarning checks the warning to a user who expects a NetworkPolicy to protect pods, in a cluster
 // whose settings say that nothing enforces it.
 func TestNetworkPolicyWarning(t *testing.T) {
+	t.Parallel()
 	harness.Require(t)
 	c := cluster.Start(t, harness.NewNetwork(t), "--disable-network-policy")
 	u := newTenant(c)
@@ -284,6 +288,7 @@ func manyPorts(name string, first, count int, rest string) string {
 // is smaller than that of a victim in another namespace. The attacker's own pods lose their connections, and
 // not the victim.
 func TestPoliciesFillANode(t *testing.T) {
+	t.Parallel()
 	harness.Require(t)
 	c := cluster.Start(t, harness.NewNetwork(t))
 	u := newTenant(c)

@@ -76,6 +76,7 @@ func flood(c *cluster.Cluster, from *harness.Host, prepare func(net.Conn) error)
 // at once, after the TLS handshake, and after a request that anybody may make. The server must keep
 // few of them, and must answer other clients, even on the same host.
 func TestConnectionFlood(t *testing.T) {
+	t.Parallel()
 	harness.Require(t)
 	harness.Need(t, "iproute2")
 	network := harness.NewNetwork(t)
@@ -136,6 +137,7 @@ func TestConnectionFlood(t *testing.T) {
 
 // TestSlowConnections begins requests that the server waits for, and never ends them.
 func TestSlowConnections(t *testing.T) {
+	t.Parallel()
 	harness.Require(t)
 	c := cluster.Start(t, harness.NewNetwork(t))
 	host := c.Server.Host
@@ -187,6 +189,7 @@ func TestSlowConnections(t *testing.T) {
 // TestForgedHeaders pretends to be other users by headers that proxies of the API set, and sends sizes
 // that no honest node has.
 func TestForgedHeaders(t *testing.T) {
+	t.Parallel()
 	harness.Require(t)
 	network := harness.NewNetwork(t)
 	c := cluster.Start(t, network)

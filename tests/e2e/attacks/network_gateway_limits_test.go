@@ -34,6 +34,7 @@ spec:
 
 // TestGatewaySilence has clients that begin a request and say no more. Each is told why it is sent away.
 func TestGatewaySilence(t *testing.T) {
+	t.Parallel()
 	s := newStranger(t)
 	var working sync.WaitGroup
 	for what, request := range map[string]string{
@@ -59,6 +60,7 @@ func TestGatewaySilence(t *testing.T) {
 // TestGatewayPasswords has a stranger who sends wrong passwords to an Ingress of a tenant whose hash is
 // slow. The passwords of others are checked nevertheless.
 func TestGatewayPasswords(t *testing.T) {
+	t.Parallel()
 	s := newStranger(t)
 	newTenant(s.Cluster)
 	hash, err := bcrypt.GenerateFromPassword([]byte("secret"), 12)

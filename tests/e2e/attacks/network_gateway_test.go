@@ -234,6 +234,7 @@ func (s *stranger) openssl(serverName, host string) string {
 // TestGatewayNames has a stranger without a certificate who wants to get at a host whose clients need
 // one, by server names that only look like others.
 func TestGatewayNames(t *testing.T) {
+	t.Parallel()
 	s := newStranger(t)
 	harness.Need(t, "openssl")
 	label := strings.Repeat("a", 63)
@@ -296,6 +297,7 @@ func TestGatewayNames(t *testing.T) {
 // TestGatewayRequests has a stranger who writes requests that the gateway and the app read in different
 // ways: a second host, and a path that is encoded twice.
 func TestGatewayRequests(t *testing.T) {
+	t.Parallel()
 	s := newStranger(t)
 	plain, err := s.dial("80")
 	if err != nil {

@@ -113,6 +113,7 @@ func refusedDatagrams(c *cluster.Cluster, host *harness.Host, process string) in
 // TestVXLANInjection sends VXLAN packets to a node from hosts that are not nodes, by every way that
 // leads there, to get a packet with a forged address into a pod.
 func TestVXLANInjection(t *testing.T) {
+	t.Parallel()
 	harness.Require(t)
 	network := harness.NewNetwork(t)
 	c := cluster.Start(t, network)

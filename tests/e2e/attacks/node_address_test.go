@@ -16,6 +16,7 @@ import (
 // agent-2's kubelet and pods. It claims agent-2's address, gets a certificate for it, and opens a
 // tunnel of its own.
 func TestNodeTakesAnothersAddress(t *testing.T) {
+	t.Parallel()
 	harness.Require(t)
 	network := harness.NewNetwork(t)
 	c := cluster.Start(t, network)

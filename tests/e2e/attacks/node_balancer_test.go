@@ -18,6 +18,7 @@ import (
 // TestNodeLoadBalancer lets root on an agent take addresses of Services that belong to another node,
 // write Leases of the control plane, and claim the address of another node for a Service.
 func TestNodeLoadBalancer(t *testing.T) {
+	t.Parallel()
 	harness.Require(t)
 	network := harness.NewNetwork(t)
 	c := cluster.Start(t, network)

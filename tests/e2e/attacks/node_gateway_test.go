@@ -181,6 +181,7 @@ func (r *gatewayReader) answers(name, address string) {
 // pool, and, when the node is left out of load balancers, all others. The attacker also tries to choose
 // itself.
 func TestNodeReadsGateways(t *testing.T) {
+	t.Parallel()
 	harness.Require(t)
 	r := newGatewayReader(t)
 	r.answers("vault.example", "172.31.0.100")

@@ -18,6 +18,7 @@ const mirrors = "mirrors:\n  registry.test:\n    endpoint: [\"https://127.0.0.1:
 // TestNodeImages lets root on an agent offer other nodes its own image under a trusted name while the
 // registry cannot be reached.
 func TestNodeImages(t *testing.T) {
+	t.Parallel()
 	harness.Require(t)
 	network := harness.NewNetwork(t)
 	newHost := func(name string) *harness.Host {

@@ -32,6 +32,7 @@ func (a *attacker) patchNode(who credentials, node, subresource, patch string) (
 // TestNodeObject lets root on a node change its own Node. It may not keep the Node from being deleted,
 // make it another node's, or choose which pods come.
 func TestNodeObject(t *testing.T) {
+	t.Parallel()
 	harness.Require(t)
 	network := harness.NewNetwork(t)
 	c := cluster.Start(t, network)
@@ -88,6 +89,7 @@ func TestNodeObject(t *testing.T) {
 // TestNodeTunnelAddress lets root on a node claim that its end of the tunnels between nodes is another
 // node's. The other nodes would then send that node's packets to the attacker.
 func TestNodeTunnelAddress(t *testing.T) {
+	t.Parallel()
 	harness.Require(t)
 	network := harness.NewNetwork(t)
 	c := cluster.Start(t, network)
@@ -117,6 +119,7 @@ func TestNodeTunnelAddress(t *testing.T) {
 // TestNewcomer lets a holder of a join token, who has a kubelet's certificate, register a Node with the
 // pod CIDR of another node.
 func TestNewcomer(t *testing.T) {
+	t.Parallel()
 	harness.Require(t)
 	network := harness.NewNetwork(t)
 	c := cluster.Start(t, network)

@@ -49,6 +49,7 @@ spec:
 // TestNodeReads lets root on an agent read objects of other nodes, with each of the certificates on the
 // agent's disk.
 func TestNodeReads(t *testing.T) {
+	t.Parallel()
 	harness.Require(t)
 	network := harness.NewNetwork(t)
 	c := cluster.Start(t, network)

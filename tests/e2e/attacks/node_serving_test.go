@@ -23,6 +23,7 @@ import (
 // TestNodePosesAsTheAPI: pods trust ca.crt, with which Prometheus verifies kubelets. A certificate
 // that the authority of nodes has signed must pass for a kubelet's, and never for the API server's.
 func TestNodePosesAsTheAPI(t *testing.T) {
+	t.Parallel()
 	harness.Require(t)
 	network := harness.NewNetwork(t)
 	c := cluster.Start(t, network)
@@ -158,6 +159,7 @@ func signedFor(t *testing.T, authority, pair tls.Certificate, name string) tls.C
 // TestNewcomerIsTheAPI: a holder of a join token wants a node whose name is the API's, whose
 // address is the API's, or whose name is another node's address.
 func TestNewcomerIsTheAPI(t *testing.T) {
+	t.Parallel()
 	harness.Require(t)
 	network := harness.NewNetwork(t)
 	c := cluster.Start(t, network)

@@ -63,6 +63,7 @@ spec:
 // TestNodeVolumes lets root on a node draw another node's claim to its disk, read Secrets by a
 // volume, and write more fields of claims and capacities than it may.
 func TestNodeVolumes(t *testing.T) {
+	t.Parallel()
 	harness.Require(t)
 	network := harness.NewNetwork(t)
 	c := cluster.Start(t, network)

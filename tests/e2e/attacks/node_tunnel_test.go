@@ -229,6 +229,7 @@ func (a *captured) release() {
 // TestNodeAbusesItsTunnel opens too many tunnels, never answers, uses the wrong certificates, and gives
 // answers that have no end.
 func TestNodeAbusesItsTunnel(t *testing.T) {
+	t.Parallel()
 	harness.Require(t)
 	network := harness.NewNetwork(t)
 	c := cluster.Start(t, network)

@@ -63,6 +63,7 @@ func sendRaw(host *harness.Host, process string, gateway net.HardwareAddr, packe
 // TestPodReachesLoopback lets a pod send to 127.0.0.1 of its node. Another pod has a host port
 // there, for which the node routes such packets.
 func TestPodReachesLoopback(t *testing.T) {
+	t.Parallel()
 	harness.Require(t)
 	network := harness.NewNetwork(t)
 	c := cluster.Start(t, network)
@@ -140,6 +141,7 @@ spec:
 // TestPodAsksOtherNodesDNS asks the DNS of another node at its own port, which only that node and
 // its pods may use.
 func TestPodAsksOtherNodesDNS(t *testing.T) {
+	t.Parallel()
 	harness.Require(t)
 	network := harness.NewNetwork(t)
 	c := cluster.Start(t, network)

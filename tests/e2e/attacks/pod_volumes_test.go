@@ -22,6 +22,7 @@ const secretOfHost = "/etc/kedge/kedge.yaml"
 // follow: a subPath, a copy by a snapshot, an expansion, and kubectl cp. It also fills what it may
 // write to: its volume and its termination message.
 func TestPodVolumes(t *testing.T) {
+	t.Parallel()
 	harness.Require(t)
 	harness.Need(t, "e2fsprogs")
 	host, _ := harness.NewNetwork(t).NewHostOnDisk(t, "server-1")

@@ -119,6 +119,7 @@ spec:
 // hosts beside them. The victim is a pod that a NetworkPolicy isolates. The gateway of the pod's own node
 // reaches it, whatever policies say.
 func TestTenantBackends(t *testing.T) {
+	t.Parallel()
 	harness.Require(t)
 	network := harness.NewNetwork(t)
 	outside := network.NewHost(t, "outside")
@@ -246,6 +247,7 @@ func (b *backends) sendTo(address, port string, data []byte) {
 // TestPolicyForTheGateway follows what docs/gateway.md says about NetworkPolicies. The policy lets the
 // gateways of all nodes in, and nobody who comes by a NodePort of a node.
 func TestPolicyForTheGateway(t *testing.T) {
+	t.Parallel()
 	harness.Require(t)
 	network := harness.NewNetwork(t)
 	c := cluster.Start(t, network)
@@ -303,6 +305,7 @@ spec: {rules: [{host: web.example.com, http: {paths: [{path: /, pathType: Prefix
 // TestTenantFillsTheGateway lets a user of one namespace make more and larger Ingresses than nodes can
 // take. Requests to the Service of another namespace go to its new pods.
 func TestTenantFillsTheGateway(t *testing.T) {
+	t.Parallel()
 	harness.Require(t)
 	network := harness.NewNetwork(t)
 	c := cluster.Start(t, network)

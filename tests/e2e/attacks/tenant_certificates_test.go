@@ -63,6 +63,7 @@ spec: {parentRefs: [{name: own}], rules: [{backendRefs: [{name: web, port: 80}]}
 // TestTenantACME plays a user with all rights in one namespace. The user asks kedge for a certificate. Its host
 // belongs to an older Ingress of another namespace. The authority certifies each host that answers its questions.
 func TestTenantACME(t *testing.T) {
+	t.Parallel()
 	harness.Require(t)
 	network := harness.NewNetwork(t)
 	outside, host := network.NewHost(t, "outside"), cluster.NewHost(t, network, "server-1")
@@ -215,6 +216,7 @@ func newVault(t *testing.T, host *harness.Host) []byte {
 // TestTenantClientCertificate has a user with all rights in one namespace whose requests want to pass for those of
 // another namespace's Gateway, which has a certificate for its backend.
 func TestTenantClientCertificate(t *testing.T) {
+	t.Parallel()
 	harness.Require(t)
 	network := harness.NewNetwork(t)
 	outside := network.NewHost(t, "outside")

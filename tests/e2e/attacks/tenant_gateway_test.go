@@ -181,6 +181,7 @@ spec: {parentRefs: [{name: pass}], hostnames: [bank.example], rules: [{backendRe
 // TestTenantHosts has a user with all rights in one namespace who wants the requests to a host of
 // another one.
 func TestTenantHosts(t *testing.T) {
+	t.Parallel()
 	n := newNeighbors(t)
 	// This Ingress is older than the bank's, and names another host until the bank is there.
 	n.tries(n.secret("bank.example"))
@@ -270,6 +271,7 @@ func (n *neighbors) answersAt(port, pod string) {
 // TestTenantPorts has a user with all rights in one namespace who wants ports of the addresses that
 // all share.
 func TestTenantPorts(t *testing.T) {
+	t.Parallel()
 	n := newNeighbors(t, "--gateway-ports="+portOfProcess, "--gateway-ports="+portOfPod, "--gateway-ports="+freePort)
 	process := http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "hostname=process") })} //nolint:gosec // a test
 	listening := n.Server.Host.Listen(":" + portOfProcess)

@@ -175,6 +175,7 @@ func (b *backends) isRefused(l loop, addresses ...string) (before int) {
 // TestTenantLoops has a user of one namespace who leads routes of TCP and UDP back to the gateway that serves
 // them. The administrator allows the networks of nodes, pods and Services as backends.
 func TestTenantLoops(t *testing.T) {
+	t.Parallel()
 	harness.Require(t)
 	network := harness.NewNetwork(t)
 	c := cluster.Start(t, network, "--gateway-backend-ranges=172.31.0.0/25", "--gateway-backend-ranges=10.0.0.0/8", "--gateway-ports="+loopPort)

@@ -13,6 +13,7 @@ import (
 // TestTokenInSight looks for the join token of a node's kedge where other users than root can read
 // it and, on an agent, where it would outlive the join.
 func TestTokenInSight(t *testing.T) {
+	t.Parallel()
 	harness.Require(t)
 	network := harness.NewNetwork(t)
 	c := cluster.Start(t, network, "--agent-token=agents-secret", "--s3-access-key=a-key", "--s3-secret-key=a-secret-key")

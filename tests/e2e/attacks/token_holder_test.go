@@ -16,6 +16,7 @@ import (
 
 // TestNamesInAdvance lets a holder of a join token take names that nodes will have.
 func TestNamesInAdvance(t *testing.T) {
+	t.Parallel()
 	harness.Require(t)
 	harness.Need(t, "openssl", "curl")
 	network := harness.NewNetwork(t)

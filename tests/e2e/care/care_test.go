@@ -127,6 +127,7 @@ func etcdctl(t *testing.T, server *harness.Server, all bool) {
 
 // TestSlowDisk has SQLite on a disk that becomes slow. Status, the log and the metrics must say so.
 func TestSlowDisk(t *testing.T) {
+	t.Parallel()
 	harness.Require(t)
 	host := harness.NewNetwork(t).NewHost(t, "server-1")
 	disk := slowfs.Mount(t, host, "/var/lib/kedge/server/db", slowfs.Limits{BytesPerSecond: 100e6, SyncsPerSecond: 1000})
@@ -170,6 +171,7 @@ func TestSlowDisk(t *testing.T) {
 // TestEtcd checks that status shows which member leads and which answer, and what a server waits
 // for that is alone.
 func TestEtcd(t *testing.T) {
+	t.Parallel()
 	harness.Require(t)
 	network := harness.NewNetwork(t)
 	one := network.NewHost(t, "server-1").StartServer(t, "--cluster-init", "--disable-agent")

@@ -13,6 +13,7 @@ import (
 
 // TestNodeRanges has more nodes than cluster-cidr has ranges. The nodes are only objects.
 func TestNodeRanges(t *testing.T) {
+	t.Parallel()
 	harness.Require(t)
 	server := harness.NewNetwork(t).NewHost(t, "server-1").StartServer(t, "--disable-agent", "--cluster-cidr=10.42.0.0/22")
 	waitReady(t, server)

@@ -35,6 +35,7 @@ const (
 // TestRenewed checks that two etcd members and an agent keep working after every certificate with which
 // they started has expired.
 func TestRenewed(t *testing.T) {
+	t.Parallel()
 	harness.Require(t)
 	network := harness.NewNetwork(t)
 	first := cluster.NewHost(t, network, "server-1").StartServer(t, "--cluster-init")

@@ -15,6 +15,7 @@ import (
 // TestRotateCA replaces the authorities while a pod serves, with an agent that is not restarted
 // until the end.
 func TestRotateCA(t *testing.T) {
+	t.Parallel()
 	harness.Require(t)
 	network := harness.NewNetwork(t)
 	c := cluster.Start(t, network)

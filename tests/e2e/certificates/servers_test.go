@@ -22,6 +22,7 @@ import (
 // while a pod serves. The other servers keep the API available. One of the servers is down at the
 // beginning.
 func TestRotateCAOfServers(t *testing.T) {
+	t.Parallel()
 	harness.Require(t)
 	network := harness.NewNetwork(t)
 	first := cluster.NewHost(t, network, "server-1").StartServer(t, "--cluster-init")

@@ -61,6 +61,7 @@ type bench struct {
 }
 
 func TestBenchmark(t *testing.T) {
+	t.Parallel()
 	harness.Require(t)
 	host := cluster.NewHost(t, harness.NewNetwork(t), "server-1")
 	// Every other kubelet sets these itself.
@@ -109,6 +110,7 @@ func TestBenchmark(t *testing.T) {
 // TestKernelDefaults checks that a host with other kernel settings is reported, and that nothing is
 // changed.
 func TestKernelDefaults(t *testing.T) {
+	t.Parallel()
 	harness.Require(t)
 	host := harness.NewNetwork(t).NewHost(t, "server-1")
 	// kedge reads these files instead of the machine's, because a test must not change the

@@ -65,6 +65,7 @@ type scenario struct {
 }
 
 func TestDamaged(t *testing.T) {
+	t.Parallel()
 	harness.Require(t)
 	harness.Need(t, "sqlite3")
 	host := harness.NewNetwork(t).NewHost(t, "server-1")

@@ -16,6 +16,7 @@ import (
 // else, and `kedge status` must name the object and the command that removes it. Secrets are
 // encrypted, so that a byte of theirs is found by another check than one of a ConfigMap.
 func TestDamagedObject(t *testing.T) {
+	t.Parallel()
 	harness.Require(t)
 	harness.Need(t, "sqlite3")
 	host := harness.NewNetwork(t).NewHost(t, "server-1")

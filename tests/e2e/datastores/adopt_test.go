@@ -12,12 +12,14 @@ import (
 )
 
 func TestAdoptFromPostgreSQL(t *testing.T) {
+	t.Parallel()
 	harness.Require(t)
 	network := harness.NewNetwork(t)
 	adoptFrom(t, network, store.NewPostgreSQL(t, network))
 }
 
 func TestAdoptFromMariaDB(t *testing.T) {
+	t.Parallel()
 	harness.Require(t)
 	network := harness.NewNetwork(t)
 	adoptFrom(t, network, store.NewMariaDB(t, network))

@@ -28,18 +28,21 @@ func TestMain(m *testing.M) { os.Exit(suite.Main(m)) }
 const patience = cluster.Patience
 
 func TestPostgreSQL(t *testing.T) {
+	t.Parallel()
 	harness.Require(t)
 	network := harness.NewNetwork(t)
 	serve(t, network, store.NewPostgreSQL(t, network), "cannot be reached: check that it runs")
 }
 
 func TestMariaDB(t *testing.T) {
+	t.Parallel()
 	harness.Require(t)
 	network := harness.NewNetwork(t)
 	serve(t, network, store.NewMariaDB(t, network), "cannot be reached: check that it runs")
 }
 
 func TestEtcd(t *testing.T) {
+	t.Parallel()
 	harness.Require(t)
 	network := harness.NewNetwork(t)
 	serve(t, network, store.NewEtcd(t, network), "does not answer: check that it runs")
@@ -119,6 +122,7 @@ func serve(t *testing.T, network *harness.Network, s *store.Store, late string) 
 // TestRefusals checks that faults which a user can correct end kedge at once, with an error that
 // says how.
 func TestRefusals(t *testing.T) {
+	t.Parallel()
 	harness.Require(t)
 	network := harness.NewNetwork(t)
 	s := store.NewPostgreSQL(t, network)
@@ -152,6 +156,7 @@ func TestRefusals(t *testing.T) {
 // TestTwoServers has two servers with the same database and token, which form one cluster. The
 // second server takes the cluster's secrets from the database and continues without the first.
 func TestTwoServers(t *testing.T) {
+	t.Parallel()
 	harness.Require(t)
 	network := harness.NewNetwork(t)
 	s := store.NewPostgreSQL(t, network)

@@ -13,6 +13,7 @@ import (
 // TestRotateCA replaces the authorities of two servers with one database. One server is down during
 // one step, and then during two.
 func TestRotateCA(t *testing.T) {
+	t.Parallel()
 	harness.Require(t)
 	network := harness.NewNetwork(t)
 	s := store.NewPostgreSQL(t, network)

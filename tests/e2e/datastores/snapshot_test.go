@@ -10,12 +10,14 @@ import (
 )
 
 func TestSnapshotOfPostgreSQL(t *testing.T) {
+	t.Parallel()
 	harness.Require(t)
 	network := harness.NewNetwork(t)
 	saveAndRestore(t, network, store.NewPostgreSQL(t, network), "schema kine_replaced_")
 }
 
 func TestSnapshotOfMariaDB(t *testing.T) {
+	t.Parallel()
 	harness.Require(t)
 	network := harness.NewNetwork(t)
 	saveAndRestore(t, network, store.NewMariaDB(t, network), "table kine_replaced_")

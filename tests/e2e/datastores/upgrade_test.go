@@ -16,6 +16,7 @@ import (
 // TestUpgradeAndBack upgrades a server from an older kedge and goes back, with each datastore. All
 // objects and Secrets must stay, and the pods must keep running.
 func TestUpgradeAndBack(t *testing.T) {
+	t.Parallel()
 	older := harness.RequireOlder(t)
 	for name, start := range map[string]func(*testing.T, *harness.Network) *store.Store{
 		"SQLite":              nil,

@@ -43,6 +43,7 @@ spec:
 // TestPodFillsDisk has a pod fill the whole disk of a server, until the API can write nothing. The kubelet must evict this
 // pod in the end, and everything must work again. Nobody frees space but kedge.
 func TestPodFillsDisk(t *testing.T) {
+	t.Parallel()
 	harness.Require(t)
 	harness.Need(t, "e2fsprogs")
 	host, _ := harness.NewNetwork(t).NewHostOnDisk(t, "server-1")

@@ -34,6 +34,7 @@ var suite harness.Suite
 func TestMain(m *testing.M) { os.Exit(suite.Main(m)) }
 
 func TestDiskRefusesWrites(t *testing.T) {
+	t.Parallel()
 	harness.Require(t)
 	host := harness.NewNetwork(t).NewHost(t, "server-1")
 	disk := slowfs.Mount(t, host, "/var/lib/kedge/server/db", slowfs.Limits{})

@@ -12,6 +12,7 @@ import (
 
 // TestAttacks sends requests that no honest client sends.
 func TestAttacks(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.web("web")
 	w.Apply(fmt.Sprintf(oneIngress, "web", "kedge"))

@@ -15,6 +15,7 @@ import (
 // TestBrowser opens an app by name in Chromium, which trusts the authority of its certificate. What it
 // shows is in build/gateway/browser.png.
 func TestBrowser(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	harness.Need(t, "chromium", "libnss3-tools")
 	w.web("web")

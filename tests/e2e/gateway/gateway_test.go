@@ -21,6 +21,7 @@ spec:
 // TestGateway has a Gateway that shares the nodes' addresses, one with an address of a pool, and
 // connections that are no HTTP.
 func TestGateway(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.web("web")
 	roots := w.certificate("web-tls", "web.example.com")

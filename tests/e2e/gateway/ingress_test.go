@@ -8,6 +8,7 @@ import (
 
 // TestIngress serves a host by name, with TLS, on both nodes.
 func TestIngress(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.refuses(w.addresses()[0] + ":80")
 	w.web("web")

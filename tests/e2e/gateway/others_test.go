@@ -21,6 +21,7 @@ spec:
 
 // TestDisabled switches the gateway off on a running cluster, and on again.
 func TestDisabled(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "--gateway-ports=8080")
 	w.web("web")
 	w.Apply(fmt.Sprintf(oneIngress, "web", "kedge"))
@@ -68,6 +69,7 @@ spec:
 // TestOtherController has pods of another ingress controller at port 80 of a node, and Ingresses of other
 // classes.
 func TestOtherController(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.web("web")
 	w.Apply(fmt.Sprintf(`
@@ -113,6 +115,7 @@ spec: {controller: traefik.io/ingress-controller}
 
 // TestUnused looks at what a cluster without Gateways and Ingresses has open.
 func TestUnused(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	if services := w.Kubectl("get", "services", "--all-namespaces", "-o", "name"); strings.Contains(services, "gateway") {
 		t.Errorf("there is a Service of a gateway without anything to serve:\n%s", services)

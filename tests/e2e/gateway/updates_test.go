@@ -14,6 +14,7 @@ import (
 
 // TestUpdates changes pods, certificates, routes and a node under steady load. No request may fail.
 func TestUpdates(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.web("web")
 	authority, roots := newCertificates(t)

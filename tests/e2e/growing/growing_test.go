@@ -41,6 +41,7 @@ const (
 )
 
 func TestSQLiteToEtcd(t *testing.T) {
+	t.Parallel()
 	harness.Require(t)
 	network := harness.NewNetwork(t)
 	host := cluster.NewHost(t, network, "server-1")

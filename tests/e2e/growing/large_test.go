@@ -25,6 +25,7 @@ spec:
 // TestLargeObjects makes an object of 1.8 MB with SQLite, which is more than an etcd takes by default. After the move to
 // embedded etcd the object can be changed and deleted. A larger object than 2 MiB is refused before and after.
 func TestLargeObjects(t *testing.T) {
+	t.Parallel()
 	harness.Require(t)
 	host := harness.NewNetwork(t).NewHost(t, "server-1")
 	server := host.StartServer(t, "--disable-agent")

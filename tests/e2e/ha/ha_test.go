@@ -106,6 +106,7 @@ func ends(t *testing.T, server *harness.Server, text string) {
 }
 
 func TestThreeServers(t *testing.T) {
+	t.Parallel()
 	harness.Require(t)
 	network := harness.NewNetwork(t)
 	servers := cluster.Gather(t, three(t, network)...)
@@ -214,6 +215,7 @@ func TestThreeServers(t *testing.T) {
 }
 
 func TestRefusals(t *testing.T) {
+	t.Parallel()
 	harness.Require(t)
 	network := harness.NewNetwork(t)
 	one := found(t, network)
@@ -284,6 +286,7 @@ func TestRefusals(t *testing.T) {
 
 // TestKilledWhileJoining kills a server at several points while it joins, and starts it again.
 func TestKilledWhileJoining(t *testing.T) {
+	t.Parallel()
 	harness.Require(t)
 	network := harness.NewNetwork(t)
 	one := found(t, network)

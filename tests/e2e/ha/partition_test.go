@@ -22,6 +22,7 @@ const refusalPatience = 30 * time.Second
 // why, except reads that may be stale. The other servers continue, and in the end all have the same
 // data.
 func TestPartition(t *testing.T) {
+	t.Parallel()
 	harness.Require(t)
 	network := harness.NewNetwork(t)
 	servers := cluster.Gather(t, network.NewHost(t, "server-1"), network.NewHost(t, "server-2"), network.NewHost(t, "server-3"))

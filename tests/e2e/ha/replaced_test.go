@@ -15,6 +15,7 @@ import (
 // TestReplace replaces a server with an empty disk and a server by another machine, also while one
 // server is down. Clients keep writing.
 func TestReplace(t *testing.T) {
+	t.Parallel()
 	harness.Require(t)
 	network := harness.NewNetwork(t)
 	servers := cluster.Gather(t, network.NewHost(t, "server-1"), network.NewHost(t, "server-2"), network.NewHost(t, "server-3"))

@@ -118,6 +118,7 @@ func (u *user) work(ctx context.Context) {
 // the API as pods reach it, read and write. No request may fail twice, pods must keep running, and
 // controllers, scheduler and etcd's leadership must be handed over.
 func TestRollingRestart(t *testing.T) {
+	t.Parallel()
 	harness.Require(t)
 	network := harness.NewNetwork(t)
 	servers := cluster.Gather(t, three(t, network)...)

@@ -19,6 +19,7 @@ const (
 // TestKillEachInTurn kills each of three servers in turn, several times, while a client writes and
 // watches. All acknowledged writes must be there, and the watch must have received each event once.
 func TestKillEachInTurn(t *testing.T) {
+	t.Parallel()
 	harness.Require(t)
 	network := harness.NewNetwork(t)
 	servers := cluster.Gather(t, network.NewHost(t, "server-1"), network.NewHost(t, "server-2"), network.NewHost(t, "server-3"))

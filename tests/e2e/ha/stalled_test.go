@@ -31,6 +31,7 @@ const elsewhere = "kube-public"
 // TestStalledDisk stalls the disk under etcd, first of the leader and then of all three servers. The
 // controllers and the scheduler stop and come back. Everything else keeps running.
 func TestStalledDisk(t *testing.T) {
+	t.Parallel()
 	harness.Require(t)
 	network := harness.NewNetwork(t)
 	hosts := three(t, network)

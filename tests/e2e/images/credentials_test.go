@@ -29,6 +29,7 @@ END
 
 // TestCredentialProviders has a program of the user's that knows the password of a registry.
 func TestCredentialProviders(t *testing.T) {
+	t.Parallel()
 	harness.Require(t)
 	network := harness.NewNetwork(t)
 	r := registry.Start(t, network, registryName)

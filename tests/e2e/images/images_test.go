@@ -71,6 +71,7 @@ spec:
 }
 
 func TestImages(t *testing.T) {
+	t.Parallel()
 	harness.Require(t)
 	network := harness.NewNetwork(t)
 	r := registry.Start(t, network, registryName)

@@ -14,6 +14,7 @@ import (
 
 // TestImage applies the Dockerfile to a bare Debian, and runs a server like a container of that image.
 func TestImage(t *testing.T) {
+	t.Parallel()
 	harness.Require(t)
 	repository, root := debian(t)
 	text, err := os.ReadFile(filepath.Join(repository, "Dockerfile"))

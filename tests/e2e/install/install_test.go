@@ -40,6 +40,7 @@ type system struct {
 }
 
 func TestDebian(t *testing.T) {
+	t.Parallel()
 	harness.Require(t)
 	_, root := debian(t)
 	lives(t, func(n *harness.Network) system {
@@ -53,6 +54,7 @@ func TestDebian(t *testing.T) {
 }
 
 func TestThisMachine(t *testing.T) {
+	t.Parallel()
 	harness.Require(t)
 	lives(t, func(n *harness.Network) system {
 		return system{

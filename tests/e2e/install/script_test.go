@@ -47,6 +47,7 @@ func without(t *testing.T, host *harness.Host, folder string, programs ...string
 // TestFaults gives install.sh what it must refuse, with a script in place of kedge, on a host
 // without a service manager. Nothing may change.
 func TestFaults(t *testing.T) {
+	t.Parallel()
 	harness.Require(t)
 	host := harness.NewNetwork(t).NewHost(t, "host")
 	good := newRelease(t, releases.Script("v1.0.0+test", ""))
@@ -100,6 +101,7 @@ func TestFaults(t *testing.T) {
 
 // TestFiles checks the files that install.sh makes without a service manager.
 func TestFiles(t *testing.T) {
+	t.Parallel()
 	harness.Require(t)
 	network := harness.NewNetwork(t)
 	host := network.NewHost(t, "host")
@@ -156,6 +158,7 @@ func TestFiles(t *testing.T) {
 
 // TestInterrupted interrupts an install half-way, and an upgrade while it waits for the new version.
 func TestInterrupted(t *testing.T) {
+	t.Parallel()
 	harness.Require(t)
 	s := system{host: harness.NewNetwork(t).NewHost(t, "host"), marker: "/run/systemd/system/none", unit: "/etc/systemd/system/kedge.service"}
 	s.addManager(t)
@@ -187,6 +190,7 @@ func TestInterrupted(t *testing.T) {
 // TestSlow installs kedge on a host that needs longer than the limit and more restarts than three for
 // all components, and versions that make no progress.
 func TestSlow(t *testing.T) {
+	t.Parallel()
 	harness.Require(t)
 	s := system{host: harness.NewNetwork(t).NewHost(t, "host"), marker: "/run/systemd/system/none", unit: "/etc/systemd/system/kedge.service"}
 	s.addManager(t)

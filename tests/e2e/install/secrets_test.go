@@ -16,6 +16,7 @@ import (
 // TestSecrets gives install.sh tokens and passwords as flags, and checks that they are afterwards
 // only in a file that only root can read.
 func TestSecrets(t *testing.T) {
+	t.Parallel()
 	harness.Require(t)
 	network := harness.NewNetwork(t)
 	for name, s := range map[string]system{
@@ -57,6 +58,7 @@ func TestSecrets(t *testing.T) {
 // TestRedirect downloads by https from a server that redirects to http, where anybody on the way
 // could answer.
 func TestRedirect(t *testing.T) {
+	t.Parallel()
 	harness.Require(t)
 	network := harness.NewNetwork(t)
 	host, mirror := network.NewHost(t, "host"), network.NewHost(t, "mirror")

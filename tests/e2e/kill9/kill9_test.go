@@ -39,6 +39,7 @@ var suite harness.Suite
 func TestMain(m *testing.M) { os.Exit(suite.Main(m)) }
 
 func TestKill9(t *testing.T) {
+	t.Parallel()
 	harness.Require(t)
 	kills := defaultKills
 	if text := os.Getenv(killsVariable); text != "" {

@@ -29,6 +29,7 @@ const (
 // be lost. A remote witness must never see one resourceVersion for two states, nor a new one that
 // is not higher than all that it saw earlier.
 func TestPowerCut(t *testing.T) {
+	t.Parallel()
 	harness.Require(t)
 	host := harness.NewNetwork(t).NewHost(t, "server-1")
 	disk := slowfs.Mount(t, host, databaseDir, slowfs.Limits{})

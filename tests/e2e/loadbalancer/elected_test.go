@@ -16,6 +16,7 @@ import (
 // TestElected has three servers with a node each. The one that runs the controllers dies, and its
 // address leaves the status before another server is elected.
 func TestElected(t *testing.T) {
+	t.Parallel()
 	harness.Require(t)
 	network := harness.NewNetwork(t)
 	first := network.NewHost(t, "server-1").StartServer(t, "--cluster-init")

@@ -133,6 +133,7 @@ func (b *balanced) unreachable(address string, port int) {
 
 // TestNodes gives Services the addresses of nodes.
 func TestNodes(t *testing.T) {
+	t.Parallel()
 	b := start(t)
 	b.RunWeb("web-1", b.hosts[1].Name)
 	b.RunWeb("web-2", b.hosts[2].Name)
@@ -241,6 +242,7 @@ func TestNodes(t *testing.T) {
 // TestExternalAddress has a node behind a router that translates an external address, which the host
 // does not have, into the node's own.
 func TestExternalAddress(t *testing.T) {
+	t.Parallel()
 	harness.Require(t)
 	network := harness.NewNetwork(t)
 	b := &balanced{Cluster: cluster.Start(t, network, "--node-external-ip=203.0.113.10"), client: network.NewHost(t, "client")}

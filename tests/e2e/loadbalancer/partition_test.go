@@ -12,6 +12,7 @@ import (
 // TestPartition kills the node that has an address of a pool, just after the only other node that may
 // have it has come back from a partition.
 func TestPartition(t *testing.T) {
+	t.Parallel()
 	b := start(t)
 	b.RunWeb("web-1", b.hosts[0].Name)
 	b.Kubectl("label", "node", b.hosts[0].Name, "node.kubernetes.io/exclude-from-external-load-balancers=")

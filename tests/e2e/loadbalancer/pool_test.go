@@ -30,6 +30,7 @@ func hasAddress(ctx context.Context, host *harness.Host, address string) bool {
 
 // TestPool announces addresses of pools.
 func TestPool(t *testing.T) {
+	t.Parallel()
 	b := start(t, "--cluster-cidr=10.42.0.0/16,fd00:42::/56", "--service-cidr=10.43.0.0/16,fd00:43::/112")
 	b.RunWeb("web-1", b.hosts[1].Name)
 	b.RunWeb("web-2", b.hosts[2].Name)

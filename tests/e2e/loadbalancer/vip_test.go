@@ -20,6 +20,7 @@ var vip = netip.MustParseAddr("172.31.0.150")
 
 // TestVIP has three servers answer at one address, and kills the one that has it.
 func TestVIP(t *testing.T) {
+	t.Parallel()
 	harness.Require(t)
 	network := harness.NewNetwork(t)
 	first := network.NewHost(t, "server-1").StartServer(t, "--cluster-init", "--vip="+vip.String())

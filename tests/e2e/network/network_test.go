@@ -77,6 +77,7 @@ func received(c *cluster.Cluster, host *harness.Host, name string) int {
 // TestFlannelInterface sends the pods' traffic over a second interface, and everything else over
 // the first. The server's file sets the VNI and the port of all nodes.
 func TestFlannelInterface(t *testing.T) {
+	t.Parallel()
 	harness.Require(t)
 	network := harness.NewNetwork(t)
 	first, second := cluster.NewHost(t, network, "server-1"), cluster.NewHost(t, network, "agent-1")
@@ -123,6 +124,7 @@ spec:
 // TestExternalIP has nodes reach each other's pods by addresses that the nodes themselves do not
 // have. Users see these addresses.
 func TestExternalIP(t *testing.T) {
+	t.Parallel()
 	harness.Require(t)
 	network := harness.NewNetwork(t)
 	first, second := cluster.NewHost(t, network, "server-1"), cluster.NewHost(t, network, "agent-1")
@@ -184,6 +186,7 @@ func TestExternalIP(t *testing.T) {
 
 // TestDualStack gives the pods of two nodes, and their Service, an address of each family.
 func TestDualStack(t *testing.T) {
+	t.Parallel()
 	harness.Require(t)
 	network := harness.NewNetwork(t)
 	c := cluster.Start(t, network, "--cluster-cidr=10.42.0.0/16,fd00:42::/56", "--service-cidr=10.43.0.0/16,fd00:43::/112")
@@ -224,6 +227,7 @@ spec:
 
 // TestIPv6Only has two hosts without any IPv4 address but that of loopback. Pods reach each other, and a Service by its name.
 func TestIPv6Only(t *testing.T) {
+	t.Parallel()
 	harness.Require(t)
 	network := harness.NewNetwork(t)
 	var hosts []*harness.Host
@@ -252,6 +256,7 @@ func TestIPv6Only(t *testing.T) {
 
 // TestHostGateway has only routes between the nodes, and no tunnel.
 func TestHostGateway(t *testing.T) {
+	t.Parallel()
 	harness.Require(t)
 	network := harness.NewNetwork(t)
 	c := cluster.Start(t, network, "--flannel-backend=host-gw")

@@ -80,6 +80,7 @@ spec:
 `
 
 func TestNormalDay(t *testing.T) {
+	t.Parallel()
 	harness.Require(t)
 	network := harness.NewNetwork(t)
 	c := cluster.Start(t, network)

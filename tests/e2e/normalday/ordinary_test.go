@@ -30,6 +30,7 @@ const (
 // that give up. It does that on a quiet machine, on a busy one, and while kedge is restarted. None of it is a
 // fault of kedge, so no line may have the level error.
 func TestOrdinaryUse(t *testing.T) {
+	t.Parallel()
 	harness.Require(t)
 	network := harness.NewNetwork(t)
 	c := cluster.Start(t, network)

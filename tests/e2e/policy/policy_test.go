@@ -110,6 +110,7 @@ type restartable interface {
 // TestHoldsOverRestarts kills, stops and upgrades kedge on two nodes, while pods try what is forbidden and
 // use what is allowed. Nothing forbidden arrives, and no allowed connection breaks.
 func TestHoldsOverRestarts(t *testing.T) {
+	t.Parallel()
 	harness.Require(t)
 	network := harness.NewNetwork(t)
 	c := cluster.Start(t, network)
@@ -179,6 +180,7 @@ func TestHoldsOverRestarts(t *testing.T) {
 
 // TestFirstPacket starts pods that may send nothing, and that begin to send with their first instruction.
 func TestFirstPacket(t *testing.T) {
+	t.Parallel()
 	harness.Require(t)
 	network := harness.NewNetwork(t)
 	c := cluster.Start(t, network)
@@ -207,6 +209,7 @@ spec:
 
 // TestOpenConnections cuts the open connection that a new policy forbids, and no other.
 func TestOpenConnections(t *testing.T) {
+	t.Parallel()
 	harness.Require(t)
 	network := harness.NewNetwork(t)
 	c := cluster.Start(t, network)
@@ -231,6 +234,7 @@ func TestOpenConnections(t *testing.T) {
 
 // TestDNS has a pod that may use only the cluster's DNS, and one that may not.
 func TestDNS(t *testing.T) {
+	t.Parallel()
 	harness.Require(t)
 	c := cluster.Start(t, harness.NewNetwork(t))
 	c.Apply(`
@@ -278,6 +282,7 @@ spec:
 // TestDisabled removes the rules when NetworkPolicies are disabled on a running cluster, and enforces them
 // again afterwards.
 func TestDisabled(t *testing.T) {
+	t.Parallel()
 	harness.Require(t)
 	network := harness.NewNetwork(t)
 	c := cluster.Start(t, network)

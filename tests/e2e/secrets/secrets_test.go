@@ -188,6 +188,7 @@ func guard(t *testing.T, hosts ...*harness.Host) (stop func()) {
 // TestOneServer tests one server with SQLite: keys are rotated, the server is killed during that, a
 // snapshot is restored, and encryption is turned off and on.
 func TestOneServer(t *testing.T) {
+	t.Parallel()
 	harness.Require(t)
 	host := harness.NewNetwork(t).NewHost(t, "server-1")
 	server := host.StartServer(t, "--disable-agent", quick)
@@ -258,6 +259,7 @@ func TestOneServer(t *testing.T) {
 // TestThreeServers tests three servers with etcd: each server sees at once what another one has
 // changed. A server that was down sees it when it is back.
 func TestThreeServers(t *testing.T) {
+	t.Parallel()
 	harness.Require(t)
 	network := harness.NewNetwork(t)
 	first := network.NewHost(t, "server-1").StartServer(t, "--cluster-init", "--disable-agent", quick)

@@ -12,6 +12,7 @@ import (
 
 // TestEtcd saves one server with etcd, and restores it on a new disk with a token that somebody kept.
 func TestEtcd(t *testing.T) {
+	t.Parallel()
 	harness.Require(t)
 	c := cluster.Start(t, harness.NewNetwork(t), "--cluster-init")
 	c.RunWeb("web", "server-1")
@@ -33,6 +34,7 @@ func TestEtcd(t *testing.T) {
 // TestThreeServers saves on one of three servers and restores on another one. The others join that one
 // again.
 func TestThreeServers(t *testing.T) {
+	t.Parallel()
 	harness.Require(t)
 	network := harness.NewNetwork(t)
 	c := cluster.Start(t, network, "--cluster-init")

@@ -121,6 +121,7 @@ func (p *proxy) times() int {
 // TestS3OfK3s sends snapshots to an S3 as users of k3s configure it: through a proxy, with a session token,
 // and with a number of snapshots and a time limit of its own.
 func TestS3OfK3s(t *testing.T) {
+	t.Parallel()
 	harness.Require(t)
 	network := harness.NewNetwork(t)
 	certificate, key := cluster.Certificate(t, storeName)

@@ -101,6 +101,7 @@ func start(c *cluster.Cluster) {
 }
 
 func TestSaveAndRestore(t *testing.T) {
+	t.Parallel()
 	harness.Require(t)
 	network := harness.NewNetwork(t)
 	host := cluster.NewHost(t, network, "server-1")
@@ -329,6 +330,7 @@ func run(t *testing.T, host *harness.Host, command string, args ...string) {
 // TestScheduleAndRetention saves every second and keeps two snapshots. Snapshots that were saved by
 // hand stay until they are pruned or deleted.
 func TestScheduleAndRetention(t *testing.T) {
+	t.Parallel()
 	harness.Require(t)
 	host := cluster.NewHost(t, harness.NewNetwork(t), "server-1")
 	host.WriteFile(folder+"/.scheduled-server-1-1.zst.content.tmp", "left by a kill")
@@ -413,6 +415,7 @@ func scheduled(c *cluster.Cluster) (names []string) {
 // TestInterruptedRestore kills restores at random moments. After each kill the server must have
 // either the old data or the snapshot's, and say which.
 func TestInterruptedRestore(t *testing.T) {
+	t.Parallel()
 	harness.Require(t)
 	host := cluster.NewHost(t, harness.NewNetwork(t), "server-1")
 	server := host.StartServer(t)

@@ -31,6 +31,7 @@ parameters: %s
 
 // TestClaims tries every kind of claim and volume.
 func TestClaims(t *testing.T) {
+	t.Parallel()
 	harness.Require(t)
 	s := start(t, harness.NewNetwork(t))
 	on := func(t *testing.T) *storage {

@@ -34,6 +34,7 @@ const (
 // expanded, restored and deleted. Each operation must continue after the next start, no data may be
 // lost, and nothing may be left in the end.
 func TestKill9(t *testing.T) {
+	t.Parallel()
 	harness.Require(t)
 	kills := defaultKills
 	if text := os.Getenv(killsVariable); text != "" {

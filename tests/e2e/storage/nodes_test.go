@@ -18,6 +18,7 @@ const topologyKey = "local.kedge.dev/node"
 // not get its pod, and the node comes back with the data. When the node is gone for good, kedge
 // says how to give the volume up.
 func TestTwoNodes(t *testing.T) {
+	t.Parallel()
 	harness.Require(t)
 	network := harness.NewNetwork(t)
 	s := start(t, network)

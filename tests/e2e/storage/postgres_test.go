@@ -25,6 +25,7 @@ var postgres = sync.OnceValues(func() (archive string, err error) {
 // TestPostgreSQL checks that PostgreSQL in a StatefulSet keeps every committed row: when its pod is
 // deleted, kedge stops or is killed, or the node restarts, and in a claim made from a snapshot.
 func TestPostgreSQL(t *testing.T) {
+	t.Parallel()
 	harness.Require(t)
 	harness.Need(t, "postgresql")
 	archive, err := postgres()

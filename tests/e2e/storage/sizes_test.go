@@ -17,6 +17,7 @@ import (
 // TestSizes checks that a pod sees and can fill the size of its claim and no more, that the volume
 // grows while the pod runs, and that its space is freed.
 func TestSizes(t *testing.T) {
+	t.Parallel()
 	harness.Require(t)
 	s := start(t, harness.NewNetwork(t))
 	s.Apply(claim{name: "other", size: "256Mi"}.yaml() + pod{name: "other", claims: []string{"other"}, before: "dd if=/dev/zero of=/other/file bs=1M count=100"}.yaml())
@@ -92,6 +93,7 @@ func TestSizes(t *testing.T) {
 // TestGrowing expands a claim while a pod writes to it. Its file system is one that every kernel
 // can grow.
 func TestGrowing(t *testing.T) {
+	t.Parallel()
 	harness.Require(t)
 	harness.Need(t, "xfsprogs")
 	s := start(t, harness.NewNetwork(t))
@@ -112,6 +114,7 @@ func TestGrowing(t *testing.T) {
 // TestFullDisk fills the disk with other data. An existing volume must have its space, and a new
 // one must wait until there is space.
 func TestFullDisk(t *testing.T) {
+	t.Parallel()
 	harness.Require(t)
 	s := start(t, harness.NewNetwork(t))
 	s.Apply(claim{name: "data", size: "1Gi"}.yaml() + pod{name: "data", claims: []string{"data"}}.yaml())
@@ -143,6 +146,7 @@ func TestFullDisk(t *testing.T) {
 
 // TestUnlimited uses a plain directory. Its links must not be followed when it is deleted.
 func TestUnlimited(t *testing.T) {
+	t.Parallel()
 	harness.Require(t)
 	s := start(t, harness.NewNetwork(t))
 	s.Server.Host.WriteFile("/var/lib/kedge/keep/file", "kept")

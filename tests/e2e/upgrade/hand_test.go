@@ -84,6 +84,7 @@ func (h *hand) refused(n node, kedge, message, other string) {
 
 // TestSQLite has one server and one agent.
 func TestSQLite(t *testing.T) {
+	t.Parallel()
 	older, newer := executables(t)
 	network := harness.NewNetwork(t)
 	server := newHost(t, network, "server-1", older).StartServer(t)
@@ -104,6 +105,7 @@ func TestSQLite(t *testing.T) {
 
 // TestEtcd has three servers and one agent. The newer kedge has a newer etcd.
 func TestEtcd(t *testing.T) {
+	t.Parallel()
 	older, newer := executables(t)
 	network := harness.NewNetwork(t)
 	var hosts []*harness.Host
@@ -137,6 +139,7 @@ func TestEtcd(t *testing.T) {
 
 // TestPostgreSQL has two servers and one agent.
 func TestPostgreSQL(t *testing.T) {
+	t.Parallel()
 	older, newer := executables(t)
 	network := harness.NewNetwork(t)
 	s := store.NewPostgreSQL(t, network)

@@ -190,6 +190,7 @@ func (p *planned) has(want executable, nodes ...node) {
 // TestPlan has three servers and three agents, which upgrade themselves. Executables that do not work stop
 // the Plan at the first node.
 func TestPlan(t *testing.T) {
+	t.Parallel()
 	older, ours := executables(t)
 	now, next := newExecutable(t, ours), newExecutable(t, harness.RequireNext(t))
 	p := newPlanned(t, now, 3, 3)
@@ -270,6 +271,7 @@ func (p *planned) processes() map[string]int {
 // TestPlanKilled kills the upgrading node at ten points. The service manager starts it again, and then it
 // runs the old or the new executable, as the Plan says.
 func TestPlanKilled(t *testing.T) {
+	t.Parallel()
 	_, ours := executables(t)
 	now, next := newExecutable(t, ours), newExecutable(t, harness.RequireNext(t))
 	p := newPlanned(t, now, 1, 1)

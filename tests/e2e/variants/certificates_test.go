@@ -22,6 +22,7 @@ import (
 // intermediate one. Then it changes what is in certificates: a name, the node's address, and the
 // time of validity.
 func TestOwnAuthorities(t *testing.T) {
+	t.Parallel()
 	host := newHost(t)
 	root := authority(t, "our root", nil)
 	intermediate := authority(t, "our servers", root)

@@ -37,6 +37,7 @@ import (
 // TestControlPlane gives each program of the control plane upstream's arguments in the
 // configuration file, and uses what they enable. Then it tries every way to authenticate.
 func TestControlPlane(t *testing.T) {
+	t.Parallel()
 	host := newHost(t)
 	issuer := serveIssuer(t, host)
 	host.WriteFile("/etc/kedge/config.yaml", `

@@ -24,6 +24,7 @@ const (
 // the first start, and after a restart. The kubelet's CSI plugin shares variables with that of the
 // controllers.
 func TestCSIDriver(t *testing.T) {
+	t.Parallel()
 	host := newHost(t)
 	c := start(t, host)
 	driver := grpc.NewServer()

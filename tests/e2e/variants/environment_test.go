@@ -19,6 +19,7 @@ import (
 // resolv.conf with only a local resolver, and that resolver on port 53 of all addresses, like a
 // Pi-hole. Readiness is reported to systemd.
 func TestUnfriendlyHost(t *testing.T) {
+	t.Parallel()
 	harness.Require(t)
 	network := harness.NewNetwork(t)
 	host := newHostOn(t, network, "server-1")

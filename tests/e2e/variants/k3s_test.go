@@ -13,6 +13,7 @@ import (
 
 // TestK3sConfiguration starts with a configuration that was written for k3s.
 func TestK3sConfiguration(t *testing.T) {
+	t.Parallel()
 	host := newHost(t)
 	host.WriteFile("/etc/kedge/config.yaml", `
 write-kubeconfig-mode: "0640"
@@ -76,6 +77,7 @@ docker: false
 // TestReplacedParts leaves the service proxy, the cloud controller and HelmCharts to others, on a
 // host that had all of them.
 func TestReplacedParts(t *testing.T) {
+	t.Parallel()
 	host := newHost(t)
 	first := start(t, host)
 	first.works()

@@ -18,6 +18,7 @@ import (
 
 // TestDualStack gives pods and Services a range of each address family.
 func TestDualStack(t *testing.T) {
+	t.Parallel()
 	c := start(t, newHost(t),
 		"--cluster-cidr=10.42.0.0/16,fd00:42::/56", "--service-cidr=10.43.0.0/16,fd00:43::/112")
 	c.works()
@@ -89,6 +90,7 @@ spec:
 
 // TestIPv6First puts IPv6 first: it is the family of Services that name none, and of the API's Service.
 func TestIPv6First(t *testing.T) {
+	t.Parallel()
 	c := start(t, newHost(t),
 		"--cluster-cidr=fd00:42::/56,10.42.0.0/16", "--service-cidr=fd00:43::/112,10.43.0.0/16")
 	c.works()
@@ -103,6 +105,7 @@ func TestIPv6First(t *testing.T) {
 // TestIPTables lets the service proxy use iptables, and then goes back. It also tries the backend
 // host-gw.
 func TestIPTables(t *testing.T) {
+	t.Parallel()
 	network := harness.NewNetwork(t)
 	host := newHostOn(t, network, "server-1")
 	neighbour := network.NewHost(t, "neighbour")
@@ -157,6 +160,7 @@ func state(t *testing.T, host *harness.Host) string {
 // TestOwnCNI brings another network: kedge starts no flannel, and the node becomes Ready when there
 // is a configuration in /etc/cni/net.d.
 func TestOwnCNI(t *testing.T) {
+	t.Parallel()
 	host := newHost(t)
 	server := host.StartServer(t, "--flannel-backend=none")
 	harness.Eventually(t, patience, "the node to say that it has no network", func() error {

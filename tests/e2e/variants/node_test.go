@@ -18,6 +18,7 @@ import (
 // containerd's configuration add, in the present format and in that of containerd 1. One of them takes long to
 // delete a container. It also tries the snapshotter that copies.
 func TestRuntimes(t *testing.T) {
+	t.Parallel()
 	host := newHost(t)
 	for _, runtime := range []string{"crun", "own", "old"} {
 		writeProgram(t, host, "/opt/runtimes/"+runtime,
@@ -112,6 +113,7 @@ func writeProgram(t *testing.T, host *harness.Host, path, text string) {
 // TestKubeletConfiguration gives the kubelet a configuration file, one setting of which an argument
 // overrides. Then it uses settings by which the kubelet must evict a pod.
 func TestKubeletConfiguration(t *testing.T) {
+	t.Parallel()
 	host := newHost(t)
 	const head = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n"
 	host.WriteFile("/etc/kedge/kubelet.yaml", head+`
@@ -165,6 +167,7 @@ shutdownGracePeriodCriticalPods: 5s
 // TestRefusedArguments starts kedge with arguments that upstream's programs do not have or cannot
 // take. kedge must name them, end with status 1, and leave the host as it was.
 func TestRefusedArguments(t *testing.T) {
+	t.Parallel()
 	host := newHost(t)
 	// state leaves out kernel modules and settings, which killall does not restore.
 	before := state(t, host)

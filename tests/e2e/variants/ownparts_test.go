@@ -32,6 +32,7 @@ const ownNetwork = `{
 // service proxy are theirs. Upstream's kube-proxy stands in for Cilium. Services work because of it
 // alone, and kedge leaves its rules as they are.
 func TestOwnServiceProxy(t *testing.T) {
+	t.Parallel()
 	host := newHost(t)
 	host.WriteFile("/etc/kedge/config.yaml", `
 flannel-backend: none
@@ -133,6 +134,7 @@ func buildKubeProxy(t *testing.T) string {
 // TestOwnCloudController leaves new nodes to a cloud controller manager, which the test itself is. Until
 // it has told what a node is, no pod runs there. kedge writes no provider ID.
 func TestOwnCloudController(t *testing.T) {
+	t.Parallel()
 	harness.Require(t)
 	network := harness.NewNetwork(t)
 	host := newHostOn(t, network, "server-1")

@@ -18,6 +18,7 @@ import (
 // folder, gives settings that only the first start can choose other values, puts an unusable database
 // into the folder, and removes the database.
 func TestDataDirectory(t *testing.T) {
+	t.Parallel()
 	host := newHost(t)
 	run(t, host, "sh", "-c", "mkdir -p /var/lib/kedge/one/agent && mv /var/lib/kedge/agent/images /var/lib/kedge/one/agent/")
 	c := start(t, host, "--data-dir=/var/lib/kedge/one")
