@@ -11,7 +11,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	corelisters "k8s.io/client-go/listers/core/v1"
@@ -81,7 +80,7 @@ func (c *Controller) Lead(ctx context.Context, ready func()) error {
 		events:  sync.OnceValue(func() record.EventRecorder { return events.NewRecorder(ctx, api, "kedge-gateway", "") }),
 		changes: objectcache.NewChanges(), now: time.Now,
 		services: core.Services().Lister(), slices: discovery.EndpointSlices().Lister(), nodes: core.Nodes().Lister(),
-		written: map[types.UID]written{}, told: map[string]bool{},
+		told: map[string]bool{},
 	}
 	defer func() { t.hostPorts.stop() }()
 	defer t.issuing.close()
@@ -121,7 +120,7 @@ type term struct {
 	issuing   issuing
 
 	// written has the statuses that were written, until the cache has them.
-	written map[types.UID]written
+	written objectcache.Written[any]
 	// ingresses is what is known of the statuses of Ingresses.
 	ingresses statuses
 	// told are the faults about which there was an Event.

@@ -64,32 +64,22 @@ func of[O interface {
 	return statuses
 }
 
-// written is a status that was written over a version of an object. If the object still has
-// this version, the cache is behind, or the API server has changed nothing.
-type written struct {
-	over string
-	now  any
-}
-
 // syncStatuses writes the statuses that differ.
 func (t *term) syncStatuses(ctx context.Context, newest *compiled, failed func(error)) {
-	behind := map[types.UID]written{}
+	t.written.Turn()
 	for _, s := range statusesOf(newest.gateways) {
 		if ctx.Err() != nil {
 			return
 		}
-		uid, version := s.object.GetUID(), s.object.GetResourceVersion()
-		if last, is := t.written[uid]; is && last.over == version && equality.Semantic.DeepEqual(last.now, s.now) {
-			behind[uid] = last
+		if last, is := t.written.Get(s.object); is && equality.Semantic.DeepEqual(last, s.now) {
 			continue
 		}
 		wrote, err := t.writeStatus(ctx, s)
-		if wrote && err == nil {
-			behind[uid] = written{version, s.now}
+		if wrote {
+			t.written.Set(s.object, s.now)
 		}
 		failed(err)
 	}
-	t.written = behind
 }
 
 // writeStatus writes a status if it differs in more than times. It fails with a conflict if
