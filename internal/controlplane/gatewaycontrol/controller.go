@@ -69,12 +69,12 @@ func (c *Controller) Lead(ctx context.Context, ready func()) error {
 	if err != nil {
 		return err
 	}
-	base, own, err := newStage(ctx, c.cfg.Informers)
+	base, err := objectcache.NewStage(ctx, c.cfg.Informers)
 	if err != nil {
 		return err
 	}
-	defer base.stop()
-	core, discovery := base.factory.Core().V1(), base.factory.Discovery().V1()
+	defer base.Stop()
+	core, discovery := base.Core().V1(), base.Discovery().V1()
 	t := &term{
 		ControllerConfig: c.cfg, log: c.log, api: api, custom: custom, newIssuer: c.newIssuer,
 		events:  sync.OnceValue(func() record.EventRecorder { return events.NewRecorder(ctx, api, "kedge-gateway", "") }),
@@ -85,14 +85,14 @@ func (c *Controller) Lead(ctx context.Context, ready func()) error {
 	defer func() { t.hostPorts.stop() }()
 	defer t.issuing.close()
 	err = errors.Join(
-		base.handle(core.Services().Informer(), objectcache.Handler(t.changes, front.IsFront, nil)),
-		base.handle(discovery.EndpointSlices().Informer(), objectcache.Handler[*discoveryv1.EndpointSlice](t.changes, front.IsSlice, nil)),
-		base.handle(core.Nodes().Informer(), objectcache.Handler[*corev1.Node](t.changes, nil, isSameNode)),
+		base.Handle(core.Services().Informer(), objectcache.Handler(t.changes, front.IsFront, nil)),
+		base.Handle(discovery.EndpointSlices().Informer(), objectcache.Handler[*discoveryv1.EndpointSlice](t.changes, front.IsSlice, nil)),
+		base.Handle(core.Nodes().Informer(), objectcache.Handler[*corev1.Node](t.changes, nil, isSameNode)),
 	)
 	if err != nil {
 		return err
 	}
-	if !base.wait(own) {
+	if !base.Start() {
 		return nil
 	}
 	ready()

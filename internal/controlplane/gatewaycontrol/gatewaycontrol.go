@@ -6,7 +6,7 @@
 //
 // While the cluster has no Gateway and no Ingress that is kedge's business, only Gateways,
 // their classes, Ingresses and their classes are watched. The first one starts the rest, and
-// the last one ends it (sources.go). Services, EndpointSlices, pods, nodes, namespaces and Secrets
+// the last one ends it (package sources). Services, EndpointSlices, pods, nodes, namespaces and Secrets
 // come from the cache that the API server of this process has anyway.
 //
 // Everything is worked out anew a short time after a change. What is equal to what was there
@@ -30,6 +30,7 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/routing"
 	"github.com/kedge-dev/kedge/internal/controlplane/gatewaycontrol/endpoints"
 	"github.com/kedge-dev/kedge/internal/controlplane/gatewaycontrol/front"
+	"github.com/kedge-dev/kedge/internal/controlplane/gatewaycontrol/sources"
 )
 
 const name = "gateway-compiler"
@@ -73,7 +74,6 @@ type Compiler struct {
 	ended   chan struct{}
 	// changes receives when an object has changed that may matter.
 	changes objectcache.Changes
-	matters relevance
 	// logged is what was logged last. Only the goroutine of Run uses it.
 	logged string
 	// newest is what was worked out last. It is nil before the first time.
@@ -104,15 +104,15 @@ func (c *Compiler) Run(ctx context.Context, ready func()) error {
 			return fmt.Errorf("register metrics: %w", err)
 		}
 	}
-	s := &sources{Compiler: c, custom: custom}
-	defer s.stop()
-	if err := s.startBase(ctx); err != nil {
+	from, err := sources.Start(ctx, sources.Config{Custom: custom, Informers: c.cfg.Informers, Pools: c.cfg.Pools, Changes: c.changes})
+	if err != nil {
 		return err
 	}
+	defer from.Stop()
 	ready = sync.OnceFunc(ready)
 	for {
 		begun := time.Now()
-		now, err := s.compile(ctx)
+		now, err := c.compile(ctx, from)
 		if err != nil || ctx.Err() != nil {
 			return err
 		}

@@ -11,13 +11,14 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/kedge-dev/kedge/internal/base/objectcache"
 	"github.com/kedge-dev/kedge/internal/controlplane/gatewaycontrol/front"
 )
 
 // hostPorts knows the pods with host ports, such as those of another ingress controller. It
 // is told of all pods, and keeps only these.
 type hostPorts struct {
-	stage *stage
+	stage *objectcache.Stage
 
 	mu   sync.Mutex
 	pods map[string]hostPod
@@ -40,22 +41,22 @@ func (t *term) watchHostPorts(ctx context.Context, newest *compiled) error {
 	if t.hostPorts != nil {
 		return nil
 	}
-	made, own, err := newStage(ctx, t.Informers)
+	stage, err := objectcache.NewStage(ctx, t.Informers)
 	if err != nil {
 		return err
 	}
-	t.hostPorts = &hostPorts{stage: made, pods: map[string]hostPod{}}
-	if err := made.handle(made.factory.Core().V1().Pods().Informer(), t.hostPorts.handler(t.changes.Notify)); err != nil {
+	t.hostPorts = &hostPorts{stage: stage, pods: map[string]hostPod{}}
+	if err := stage.Handle(stage.Core().V1().Pods().Informer(), t.hostPorts.handler(t.changes.Notify)); err != nil {
 		return err
 	}
-	made.wait(own)
+	stage.Start()
 	return nil
 }
 
 // stop ends watching. It may be called on nil.
 func (h *hostPorts) stop() {
 	if h != nil {
-		h.stage.stop()
+		h.stage.Stop()
 	}
 }
 

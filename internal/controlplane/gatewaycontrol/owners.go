@@ -10,7 +10,6 @@ import (
 	netv1 "k8s.io/api/networking/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 
 	gwv1 "sigs.k8s.io/gateway-api/apis/v1"
@@ -20,6 +19,7 @@ import (
 	"github.com/kedge-dev/kedge/internal/controlplane/gatewaycontrol/front"
 	"github.com/kedge-dev/kedge/internal/controlplane/gatewaycontrol/hosts"
 	"github.com/kedge-dev/kedge/internal/controlplane/gatewaycontrol/ingress"
+	"github.com/kedge-dev/kedge/internal/controlplane/gatewaycontrol/sources"
 )
 
 // hostsName is the Secret with the hosts.Record. It has nothing that is secret. It is one because
@@ -35,25 +35,12 @@ const (
 
 // owners decides which namespace has which host. wrong are the claims of administrators whose host is no
 // host name.
-func (s *sources) owners(claims []hosts.Claim, l *lookup) (owners *hosts.Owners, wrong []hosts.Claim) {
-	if s.cfg.ShareHosts {
+func (c *Compiler) owners(claims []hosts.Claim, view *sources.View) (owners *hosts.Owners, wrong []hosts.Claim) {
+	if c.cfg.ShareHosts {
 		return nil, nil
 	}
-	var record hosts.Record
-	if s.objects != nil {
-		all, _ := s.namespaces.List(labels.Everything()) // listing a cache does not fail
-		var assigned []hosts.Object
-		for _, namespace := range all {
-			if namespace.Annotations[gateways.HostsAnnotation] != "" {
-				assigned = append(assigned, namespace)
-			}
-		}
-		var given []hosts.Claim
-		given, wrong = hosts.Assigned(assigned)
-		claims = append(claims, given...)
-		record = recordOf(l.secret(hostsName.Namespace, hostsName.Name))
-	}
-	return hosts.Decide(claims, record), wrong
+	given, wrong := hosts.Assigned(view.Namespaces)
+	return hosts.Decide(append(claims, given...), recordOf(view.Gateways.Secret(hostsName.Namespace, hostsName.Name))), wrong
 }
 
 // recordOf reads the Secret hostsName, which may be nil.
@@ -62,11 +49,6 @@ func recordOf(secret *corev1.Secret) hosts.Record {
 		return nil
 	}
 	return hosts.ReadRecord(secret.Data)
-}
-
-// isSameNamespace tells whether nothing has changed that Gateways and Ingresses depend on.
-func isSameNamespace(before, now *corev1.Namespace) bool {
-	return labels.Equals(before.Labels, now.Labels) && before.Annotations[gateways.HostsAnnotation] == now.Annotations[gateways.HostsAnnotation]
 }
 
 // hostFaults returns what owners of hosts, routes that want them, and administrators are told. Statuses

@@ -19,6 +19,7 @@ import (
 	gwv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"github.com/kedge-dev/kedge/internal/controlplane/gatewaycontrol/compile"
+	"github.com/kedge-dev/kedge/internal/controlplane/gatewaycontrol/kinds"
 )
 
 // custom is an object of the Gateway API.
@@ -37,15 +38,15 @@ type status struct {
 // statusesOf returns the statuses of a result, in the order in which they are written.
 func statusesOf(r *compile.Result) []status {
 	return slices.Concat(
-		of(classResource, r.Classes, func(o *gwv1.GatewayClass) *gwv1.GatewayClassStatus { return &o.Status }),
-		of(gatewayResource, r.Gateways, func(o *gwv1.Gateway) *gwv1.GatewayStatus { return &o.Status }),
-		of(listenerSetResource, r.ListenerSets, func(o *gwv1.ListenerSet) *gwv1.ListenerSetStatus { return &o.Status }),
-		of(httpRouteResource, r.HTTPRoutes, func(o *gwv1.HTTPRoute) *gwv1.HTTPRouteStatus { return &o.Status }),
-		of(grpcRouteResource, r.GRPCRoutes, func(o *gwv1.GRPCRoute) *gwv1.GRPCRouteStatus { return &o.Status }),
-		of(tlsRouteResource, r.TLSRoutes, func(o *gwv1.TLSRoute) *gwv1.TLSRouteStatus { return &o.Status }),
-		of(tcpRouteResource, r.TCPRoutes, func(o *gwv1.TCPRoute) *gwv1.TCPRouteStatus { return &o.Status }),
-		of(udpRouteResource, r.UDPRoutes, func(o *gwv1.UDPRoute) *gwv1.UDPRouteStatus { return &o.Status }),
-		of(policyResource, r.Policies, func(o *gwv1.BackendTLSPolicy) *gwv1.PolicyStatus { return &o.Status }),
+		of(kinds.Classes, r.Classes, func(o *gwv1.GatewayClass) *gwv1.GatewayClassStatus { return &o.Status }),
+		of(kinds.Gateways, r.Gateways, func(o *gwv1.Gateway) *gwv1.GatewayStatus { return &o.Status }),
+		of(kinds.ListenerSets, r.ListenerSets, func(o *gwv1.ListenerSet) *gwv1.ListenerSetStatus { return &o.Status }),
+		of(kinds.HTTPRoutes, r.HTTPRoutes, func(o *gwv1.HTTPRoute) *gwv1.HTTPRouteStatus { return &o.Status }),
+		of(kinds.GRPCRoutes, r.GRPCRoutes, func(o *gwv1.GRPCRoute) *gwv1.GRPCRouteStatus { return &o.Status }),
+		of(kinds.TLSRoutes, r.TLSRoutes, func(o *gwv1.TLSRoute) *gwv1.TLSRouteStatus { return &o.Status }),
+		of(kinds.TCPRoutes, r.TCPRoutes, func(o *gwv1.TCPRoute) *gwv1.TCPRouteStatus { return &o.Status }),
+		of(kinds.UDPRoutes, r.UDPRoutes, func(o *gwv1.UDPRoute) *gwv1.UDPRouteStatus { return &o.Status }),
+		of(kinds.Policies, r.Policies, func(o *gwv1.BackendTLSPolicy) *gwv1.PolicyStatus { return &o.Status }),
 	)
 }
 

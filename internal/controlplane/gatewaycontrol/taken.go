@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	gwv1 "sigs.k8s.io/gateway-api/apis/v1"
 
@@ -16,9 +17,9 @@ import (
 
 // yield finds fronts whose names are taken: somebody else has a Service of the name. kedge
 // does not touch such a Service, and the statuses of the Gateways say so.
-func (c *compiled) yield(service func(namespace, name string) *corev1.Service) {
+func (c *compiled) yield(service func(types.NamespacedName) *corev1.Service) {
 	for _, f := range c.fronts {
-		if of := service(f.Name.Namespace, f.Name.Name); of == nil || front.IsFront(of) || !f.Serves() {
+		if of := service(f.Name); of == nil || front.IsFront(of) || !f.Serves() {
 			continue
 		}
 		c.taken = append(c.taken, f)
