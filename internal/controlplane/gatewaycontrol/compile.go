@@ -13,10 +13,12 @@ import (
 	"github.com/kedge-dev/kedge/internal/controlplane/gatewaycontrol/acme"
 	"github.com/kedge-dev/kedge/internal/controlplane/gatewaycontrol/bounds"
 	"github.com/kedge-dev/kedge/internal/controlplane/gatewaycontrol/compile"
+	"github.com/kedge-dev/kedge/internal/controlplane/gatewaycontrol/faults"
 	"github.com/kedge-dev/kedge/internal/controlplane/gatewaycontrol/front"
 	"github.com/kedge-dev/kedge/internal/controlplane/gatewaycontrol/hosts"
 	"github.com/kedge-dev/kedge/internal/controlplane/gatewaycontrol/ingress"
 	"github.com/kedge-dev/kedge/internal/controlplane/gatewaycontrol/sources"
+	"github.com/kedge-dev/kedge/internal/controlplane/gatewaycontrol/statuses"
 )
 
 // compiled is what the objects of the cluster mean.
@@ -26,8 +28,6 @@ type compiled struct {
 	// owners knows which namespace has which host of the shared front. It is nil if hosts
 	// belong to no namespace.
 	owners *hosts.Owners
-	// wrongHosts are the claims of administrators whose host is no host name.
-	wrongHosts []hosts.Claim
 	// fronts are those of both. They also answer challenges.
 	fronts []front.Front
 	state  *routing.State
@@ -37,8 +37,8 @@ type compiled struct {
 	pods map[types.NamespacedName]bool
 	// secret returns a Secret as it is now, or nil if there is none.
 	secret func(namespace, name string) *corev1.Secret
-	// taken are fronts whose names Services of others have.
-	taken []front.Front
+	// faults are those that neither statuses nor the Result of Ingresses has.
+	faults []faults.Fault
 	// parts are what nodes get of the state.
 	parts *parts
 	// refusals are what nodes would not accept.
@@ -62,17 +62,23 @@ func (c *Compiler) compile(ctx context.Context, from *sources.Sources) (*compile
 // once works out what the objects of a view mean.
 func (c *Compiler) once(view *sources.View) *compiled {
 	view.Endpoints.Rules, view.Gateways.Ports, view.Ingresses.ServedClasses = c.cfg.Backends, c.cfg.Ports, c.cfg.IngressClasses
+	now := &compiled{secret: view.Gateways.Secret}
 	gateways, ingresses := compile.Begin(view.Gateways), ingress.Begin(view.Ingresses)
-	owners, wrong := c.owners(slices.Concat(gateways.Claims(), ingresses.Claims()), view)
-	now := &compiled{gateways: gateways.Finish(owners), ingresses: ingresses.Finish(owners), owners: owners, wrongHosts: wrong}
-	now.asks, now.secret = now.asksForCertificates(), view.Gateways.Secret
+	if !c.cfg.ShareHosts {
+		given, wrong := hosts.Assigned(view.Namespaces)
+		claims := slices.Concat(gateways.Claims(), ingresses.Claims(), given)
+		now.owners = hosts.Decide(claims, hosts.RecordOf(now.secret(hosts.RecordName.Namespace, hosts.RecordName.Name)))
+		now.noHosts(wrong)
+	}
+	now.gateways, now.ingresses = gateways.Finish(now.owners), ingresses.Finish(now.owners)
 	now.pods = view.Endpoints.Pods
 	routes := both(now.gateways.State.Routes, now.ingresses.State.Routes)
-	now.fronts = front.Partition(front.Merge(now.gateways.Fronts, now.ingresses.Fronts), routes, owners)
 	certificates := both(now.gateways.State.Certificates, now.ingresses.State.Certificates)
-	now.answerChallenges(certificates)
-	now.parts = newParts(now.fronts, view)
-	now.yield(view.Service)
+	now.fronts = front.Partition(front.Merge(now.gateways.Fronts, now.ingresses.Fronts), routes, now.owners)
+	if now.asks = now.asksForCertificates(); now.asks {
+		now.answerChallenges(certificates)
+	}
+	now.yield(front.Taken(now.fronts, view.Service))
 	sockets, of := front.Sockets(now.fronts, view.Service, c.cfg.Sockets)
 	before := c.before()
 	now.adopt(routing.State{
@@ -81,6 +87,7 @@ func (c *Compiler) once(view *sources.View) *compiled {
 		Backends:     both(now.gateways.State.Backends, now.ingresses.State.Backends),
 		Certificates: certificates,
 	}, before.state)
+	now.parts = newParts(now.fronts, view)
 	now.parts.divide(now.state, of, before.parts)
 	return now
 }
@@ -98,7 +105,8 @@ func (c *compiled) adopt(wanted routing.State, before *routing.State) {
 		}
 	}
 	if len(why) > 0 {
-		c.refuseRoutes(why)
+		statuses.RefuseRoutes(c.gateways, why)
+		c.ingresses.Refuse(why)
 	}
 }
 
@@ -114,7 +122,7 @@ func both[V any](a, b map[string]*V) map[string]*V {
 
 // needs returns what a result depends on.
 func (c *compiled) needs() sources.Needs {
-	fronts, secrets := map[types.NamespacedName]bool{}, map[types.NamespacedName]bool{acme.ChallengesName: c.asks, hostsName: c.owners != nil}
+	fronts, secrets := map[types.NamespacedName]bool{}, map[types.NamespacedName]bool{acme.ChallengesName: c.asks, hosts.RecordName: c.owners != nil}
 	for i := range c.fronts {
 		fronts[c.fronts[i].Name] = true
 	}

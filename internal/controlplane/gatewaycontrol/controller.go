@@ -4,8 +4,8 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"slices"
 	"sync"
-	"time"
 
 	"github.com/sirupsen/logrus"
 	corev1 "k8s.io/api/core/v1"
@@ -23,7 +23,10 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/objectcache"
 	"github.com/kedge-dev/kedge/internal/controlplane/election"
 	"github.com/kedge-dev/kedge/internal/controlplane/gatewaycontrol/acme"
+	"github.com/kedge-dev/kedge/internal/controlplane/gatewaycontrol/faults"
 	"github.com/kedge-dev/kedge/internal/controlplane/gatewaycontrol/front"
+	"github.com/kedge-dev/kedge/internal/controlplane/gatewaycontrol/hosts"
+	"github.com/kedge-dev/kedge/internal/controlplane/gatewaycontrol/statuses"
 )
 
 const controllerName = "gateway"
@@ -76,12 +79,16 @@ func (c *Controller) Lead(ctx context.Context, ready func()) error {
 	defer base.Stop()
 	core, discovery := base.Core().V1(), base.Discovery().V1()
 	t := &term{
-		ControllerConfig: c.cfg, log: c.log, api: api, custom: custom, newIssuer: c.newIssuer,
-		events:  sync.OnceValue(func() record.EventRecorder { return events.NewRecorder(ctx, api, "kedge-gateway", "") }),
-		changes: objectcache.NewChanges(), now: time.Now,
-		services: core.Services().Lister(), slices: discovery.EndpointSlices().Lister(), nodes: core.Nodes().Lister(),
-		told: map[string]bool{},
+		ControllerConfig: c.cfg, log: c.log, api: api, newIssuer: c.newIssuer,
+		events:    sync.OnceValue(func() record.EventRecorder { return events.NewRecorder(ctx, api, "kedge-gateway", "") }),
+		changes:   objectcache.NewChanges(),
+		services:  core.Services().Lister(),
+		slices:    discovery.EndpointSlices().Lister(),
+		nodes:     core.Nodes().Lister(),
+		statuses:  statuses.Writer{Client: custom},
+		ingresses: statuses.Ingresses{Client: api.NetworkingV1()},
 	}
+	t.faults.Recorder = t.events
 	defer func() { t.hostPorts.stop() }()
 	defer t.issuing.close()
 	err = errors.Join(
@@ -103,11 +110,10 @@ func (c *Controller) Lead(ctx context.Context, ready func()) error {
 // term is the controller while this server leads.
 type term struct {
 	ControllerConfig
-	log    *logrus.Entry
-	api    kubernetes.Interface
-	custom dynamic.Interface
-	events func() record.EventRecorder
-	now    func() time.Time
+	log       *logrus.Entry
+	api       kubernetes.Interface
+	events    func() record.EventRecorder
+	newIssuer func(acme.Config) issuer
 	// changes receives when something else has changed than what the Compiler reads.
 	changes objectcache.Changes
 
@@ -116,15 +122,11 @@ type term struct {
 	nodes    corelisters.NodeLister
 	// hostPorts is nil while there is no shared front.
 	hostPorts *hostPorts
-	newIssuer func(acme.Config) issuer
-	issuing   issuing
 
-	// written has the statuses that were written, until the cache has them.
-	written objectcache.Written[any]
-	// ingresses is what is known of the statuses of Ingresses.
-	ingresses statuses
-	// told are the faults about which there was an Event.
-	told map[string]bool
+	faults    faults.Teller
+	issuing   issuing
+	statuses  statuses.Writer
+	ingresses statuses.Ingresses
 }
 
 // run writes what differs until ctx ends.
@@ -140,12 +142,11 @@ func (t *term) run(ctx context.Context) {
 }
 
 // sync writes what differs. A failure about one object does not keep the others from being
-// written. The Services come first, because nodes can listen only when these have ports.
+// written.
 func (t *term) sync(ctx context.Context, newest *compiled) error {
 	if err := t.watchHostPorts(ctx, newest); err != nil {
 		return err
 	}
-	faults := faultsOf(newest)
 	var failures []error
 	failed := func(err error) {
 		// After a conflict, or if the object has gone, the cache brings the newer version soon.
@@ -153,13 +154,23 @@ func (t *term) sync(ctx context.Context, newest *compiled) error {
 			failures = append(failures, err)
 		}
 	}
-	t.clearIngresses(ctx, newest, failed) // the addresses are those of a Service
+	t.ingresses.Clear(ctx, newest.ingresses, t.sharedService(), failed) // the addresses are those of a Service
 	t.syncServices(ctx, newest, failed)
-	faults = append(faults, t.syncSlices(ctx, newest, failed)...)
-	t.tell(append(faults, t.unreachable(newest)...))
-	t.syncHosts(ctx, newest, failed)
+	yielding := t.syncSlices(ctx, newest, failed)
+	shared := t.sharedService()
+	t.faults.Tell(slices.Concat(newest.allFaults(), yielding, statuses.Unreachable(newest.ingresses, shared)))
+	failed(newest.owners.WriteRecord(ctx, t.api.CoreV1(), newest.secret(hosts.RecordName.Namespace, hosts.RecordName.Name)))
 	t.syncCertificates(ctx, newest)
-	t.syncStatuses(ctx, newest, failed)
-	t.syncIngresses(ctx, newest, failed)
+	t.statuses.Write(ctx, newest.gateways, failed)
+	t.ingresses.Write(ctx, newest.ingresses, shared, failed)
 	return errors.Join(failures...)
+}
+
+// sharedService returns the Service of the shared front, or nil.
+func (t *term) sharedService() *corev1.Service {
+	service, err := t.services.Services(front.Shared.Namespace).Get(front.Shared.Name)
+	if err != nil || !front.IsFront(service) { // there is none
+		return nil
+	}
+	return service
 }

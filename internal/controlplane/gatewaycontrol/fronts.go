@@ -16,6 +16,7 @@ import (
 	corelisters "k8s.io/client-go/listers/core/v1"
 	discoverylisters "k8s.io/client-go/listers/discovery/v1"
 
+	"github.com/kedge-dev/kedge/internal/controlplane/gatewaycontrol/faults"
 	"github.com/kedge-dev/kedge/internal/controlplane/gatewaycontrol/front"
 )
 
@@ -91,7 +92,7 @@ func deleteService(ctx context.Context, api kubernetes.Interface, service *corev
 
 // syncSlices keeps the EndpointSlices of fronts in step with the nodes that listen. It
 // returns the faults of nodes that cannot serve.
-func (t *term) syncSlices(ctx context.Context, newest *compiled, failed func(error)) (faults []fault) {
+func (t *term) syncSlices(ctx context.Context, newest *compiled, failed func(error)) (all []faults.Fault) {
 	existing := frontSlices(t.slices)
 	for _, f := range newest.fronts {
 		service, err := t.services.Services(f.Name.Namespace).Get(f.Name.Name)
@@ -99,7 +100,7 @@ func (t *term) syncSlices(ctx context.Context, newest *compiled, failed func(err
 			continue
 		}
 		nodes, yielding := t.endpoints(&f, service, newest)
-		faults = append(faults, yielding...)
+		all = append(all, yielding...)
 		for _, desired := range front.Slices(f, service, nodes) {
 			key := types.NamespacedName{Namespace: desired.Namespace, Name: desired.Name}
 			failed(t.syncSlice(ctx, existing[key], desired))
@@ -109,13 +110,13 @@ func (t *term) syncSlices(ctx context.Context, newest *compiled, failed func(err
 	for _, slice := range existing {
 		failed(deleteSlice(ctx, t.api, slice))
 	}
-	return faults
+	return all
 }
 
 // endpoints returns the nodes that may be endpoints of a front. A port that a pod of a node has as
 // a host port is the pod's: if the node were an endpoint of this port of the shared front, the
 // service proxy would take the connections away from the pod.
-func (t *term) endpoints(f *front.Front, service *corev1.Service, newest *compiled) (nodes []front.Node, yielding []fault) {
+func (t *term) endpoints(f *front.Front, service *corev1.Service, newest *compiled) (nodes []front.Node, yielding []faults.Fault) {
 	all, _ := t.nodes.List(labels.Everything()) // listing a cache does not fail
 	for _, object := range all {
 		if !newest.parts.serves(f.Name, object.Name) || !isReady(object) {
@@ -125,7 +126,7 @@ func (t *term) endpoints(f *front.Front, service *corev1.Service, newest *compil
 		if f.Name == front.Shared {
 			for _, o := range t.hostPorts.find(object.Name, f.Ports) {
 				node.Yields = append(node.Yields, front.PortName(o.port))
-				yielding = append(yielding, fault{service, "HostPortInUse", fmt.Sprintf(
+				yielding = append(yielding, faults.Fault{Object: service, Reason: "HostPortInUse", Message: fmt.Sprintf(
 					"kedge does not serve port %d/%s of Gateways and Ingresses at the addresses of node %s, because pod %s has the host port there. "+
 						"To let kedge serve it there, remove the hostPort of the pod", o.port.Number, o.port.Transport, object.Name, o.pod)})
 			}

@@ -257,8 +257,8 @@ func (w *world) condition(kind schema.GroupVersionResource, namespace, name, con
 	for _, one := range conditions {
 		fields := one.(map[string]any)
 		if fields["type"] == condition {
-			if _, err := time.Parse(time.RFC3339, fmt.Sprint(fields[timeField])); err != nil {
-				w.Errorf("condition %s of %s has the time %v", condition, name, fields[timeField])
+			if _, err := time.Parse(time.RFC3339, fmt.Sprint(fields["lastTransitionTime"])); err != nil {
+				w.Errorf("condition %s of %s has the time %v", condition, name, fields["lastTransitionTime"])
 			}
 			return fmt.Sprintf("%v/%v", fields["status"], fields["reason"])
 		}

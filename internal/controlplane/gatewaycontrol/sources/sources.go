@@ -1,10 +1,11 @@
 // Package sources has the objects of the cluster that Gateways and Ingresses depend on. Package
 // gatewaycontrol reads all of them in each run (Sources.Read), and says afterwards what the run needs
-// (Sources.Settle). What nobody needs is not watched, and changes that matter to nobody are not told.
+// (Sources.Settle). Kinds that no run needs are not watched (stages.go). A change of an object that no
+// run needs does not lead to a run (relevance.go).
 //
-// The informers are started and stopped in four stages: those that are always there, those that each
-// Gateway and Ingress needs, those that only Gateways need, and ConfigMaps. Kinds of Kubernetes come
-// from the cache that the API server of this process has anyway.
+// While the cluster has no Gateway and no Ingress that is kedge's business, only Gateways, Ingresses and
+// the classes of both are watched. The first one starts the rest, and the last one ends it. Kinds of
+// Kubernetes come from the cache that the API server of this process has anyway.
 package sources
 
 import (
@@ -133,9 +134,9 @@ func (s *Sources) Settle(ctx context.Context, needs Needs) (more bool, err error
 		case !step.needed && running:
 			(*step.stage).Stop()
 			*step.stage = nil
+			s.clear()
 		}
 	}
-	s.clear()
 	return more, nil
 }
 

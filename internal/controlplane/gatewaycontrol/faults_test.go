@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kedge-dev/kedge/internal/base/servicelb"
+	"github.com/kedge-dev/kedge/internal/controlplane/gatewaycontrol/hosts"
 	"github.com/kedge-dev/kedge/internal/controlplane/gatewaycontrol/kinds"
 )
 
@@ -53,7 +54,7 @@ func TestOwners(t *testing.T) {
 			t.Fatal(err)
 		}
 		w.settle()
-		record, err := w.api.CoreV1().Secrets(hostsName.Namespace).Get(w.ctx, hostsName.Name, metav1.GetOptions{})
+		record, err := w.api.CoreV1().Secrets(hosts.RecordName.Namespace).Get(w.ctx, hosts.RecordName.Name, metav1.GetOptions{})
 		if err != nil || string(record.Data["shop.example"]) != "1 shop" {
 			t.Fatalf("the record is %v, %v", record, err)
 		}
