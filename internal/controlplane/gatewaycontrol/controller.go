@@ -8,13 +8,9 @@ import (
 	"sync"
 
 	"github.com/sirupsen/logrus"
-	corev1 "k8s.io/api/core/v1"
-	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
-	corelisters "k8s.io/client-go/listers/core/v1"
-	discoverylisters "k8s.io/client-go/listers/discovery/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/record"
 
@@ -24,8 +20,8 @@ import (
 	"github.com/kedge-dev/kedge/internal/controlplane/election"
 	"github.com/kedge-dev/kedge/internal/controlplane/gatewaycontrol/acme"
 	"github.com/kedge-dev/kedge/internal/controlplane/gatewaycontrol/faults"
-	"github.com/kedge-dev/kedge/internal/controlplane/gatewaycontrol/front"
 	"github.com/kedge-dev/kedge/internal/controlplane/gatewaycontrol/hosts"
+	"github.com/kedge-dev/kedge/internal/controlplane/gatewaycontrol/services"
 	"github.com/kedge-dev/kedge/internal/controlplane/gatewaycontrol/statuses"
 )
 
@@ -72,34 +68,21 @@ func (c *Controller) Lead(ctx context.Context, ready func()) error {
 	if err != nil {
 		return err
 	}
-	base, err := objectcache.NewStage(ctx, c.cfg.Informers)
-	if err != nil {
-		return err
-	}
-	defer base.Stop()
-	core, discovery := base.Core().V1(), base.Discovery().V1()
 	t := &term{
 		ControllerConfig: c.cfg, log: c.log, api: api, newIssuer: c.newIssuer,
 		events:    sync.OnceValue(func() record.EventRecorder { return events.NewRecorder(ctx, api, "kedge-gateway", "") }),
 		changes:   objectcache.NewChanges(),
-		services:  core.Services().Lister(),
-		slices:    discovery.EndpointSlices().Lister(),
-		nodes:     core.Nodes().Lister(),
 		statuses:  statuses.Writer{Client: custom},
 		ingresses: statuses.Ingresses{Client: api.NetworkingV1()},
 	}
 	t.faults.Recorder = t.events
-	defer func() { t.hostPorts.stop() }()
-	defer t.issuing.close()
-	err = errors.Join(
-		base.Handle(core.Services().Informer(), objectcache.Handler(t.changes, front.IsFront, nil)),
-		base.Handle(discovery.EndpointSlices().Informer(), objectcache.Handler[*discoveryv1.EndpointSlice](t.changes, front.IsSlice, nil)),
-		base.Handle(core.Nodes().Informer(), objectcache.Handler[*corev1.Node](t.changes, nil, isSameNode)),
-	)
+	t.services, err = services.Start(ctx, services.Config{API: api, Informers: c.cfg.Informers, Owner: c.cfg.Owner, Changes: t.changes})
 	if err != nil {
 		return err
 	}
-	if !base.Start() {
+	defer t.services.Stop()
+	defer t.issuing.close()
+	if ctx.Err() != nil {
 		return nil
 	}
 	ready()
@@ -117,12 +100,7 @@ type term struct {
 	// changes receives when something else has changed than what the Compiler reads.
 	changes objectcache.Changes
 
-	services corelisters.ServiceLister
-	slices   discoverylisters.EndpointSliceLister
-	nodes    corelisters.NodeLister
-	// hostPorts is nil while there is no shared front.
-	hostPorts *hostPorts
-
+	services  *services.Keeper
 	faults    faults.Teller
 	issuing   issuing
 	statuses  statuses.Writer
@@ -144,9 +122,6 @@ func (t *term) run(ctx context.Context) {
 // sync writes what differs. A failure about one object does not keep the others from being
 // written.
 func (t *term) sync(ctx context.Context, newest *compiled) error {
-	if err := t.watchHostPorts(ctx, newest); err != nil {
-		return err
-	}
 	var failures []error
 	failed := func(err error) {
 		// After a conflict, or if the object has gone, the cache brings the newer version soon.
@@ -154,23 +129,16 @@ func (t *term) sync(ctx context.Context, newest *compiled) error {
 			failures = append(failures, err)
 		}
 	}
-	t.ingresses.Clear(ctx, newest.ingresses, t.sharedService(), failed) // the addresses are those of a Service
-	t.syncServices(ctx, newest, failed)
-	yielding := t.syncSlices(ctx, newest, failed)
-	shared := t.sharedService()
+	t.ingresses.Clear(ctx, newest.ingresses, t.services.Shared(), failed) // the addresses are those of a Service
+	yielding, err := t.services.Sync(ctx, newest.fronts, newest.parts.serves, failed)
+	if err != nil {
+		return err
+	}
+	shared := t.services.Shared()
 	t.faults.Tell(slices.Concat(newest.allFaults(), yielding, statuses.Unreachable(newest.ingresses, shared)))
 	failed(newest.owners.WriteRecord(ctx, t.api.CoreV1(), newest.secret(hosts.RecordName.Namespace, hosts.RecordName.Name)))
 	t.syncCertificates(ctx, newest)
 	t.statuses.Write(ctx, newest.gateways, failed)
 	t.ingresses.Write(ctx, newest.ingresses, shared, failed)
 	return errors.Join(failures...)
-}
-
-// sharedService returns the Service of the shared front, or nil.
-func (t *term) sharedService() *corev1.Service {
-	service, err := t.services.Services(front.Shared.Namespace).Get(front.Shared.Name)
-	if err != nil || !front.IsFront(service) { // there is none
-		return nil
-	}
-	return service
 }

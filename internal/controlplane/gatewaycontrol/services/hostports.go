@@ -1,4 +1,4 @@
-package gatewaycontrol
+package services
 
 import (
 	"context"
@@ -30,27 +30,19 @@ type hostPod struct {
 	ports []string
 }
 
-// watchHostPorts watches pods while there is a shared front.
-func (t *term) watchHostPorts(ctx context.Context, newest *compiled) error {
-	needed := slices.ContainsFunc(newest.fronts, func(f front.Front) bool { return f.Name == front.Shared })
-	if !needed {
-		t.hostPorts.stop()
-		t.hostPorts = nil
-		return nil
-	}
-	if t.hostPorts != nil {
-		return nil
-	}
-	stage, err := objectcache.NewStage(ctx, t.Informers)
+// watchHostPorts begins to watch. changed is called after each change.
+func watchHostPorts(ctx context.Context, informers objectcache.Source, changed func()) (*hostPorts, error) {
+	stage, err := objectcache.NewStage(ctx, informers)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	t.hostPorts = &hostPorts{stage: stage, pods: map[string]hostPod{}}
-	if err := stage.Handle(stage.Core().V1().Pods().Informer(), t.hostPorts.handler(t.changes.Notify)); err != nil {
-		return err
+	h := &hostPorts{stage: stage, pods: map[string]hostPod{}}
+	if err := stage.Handle(stage.Core().V1().Pods().Informer(), h.handler(changed)); err != nil {
+		stage.Stop()
+		return nil, err
 	}
 	stage.Start()
-	return nil
+	return h, nil
 }
 
 // stop ends watching. It may be called on nil.
