@@ -1,7 +1,8 @@
 // Package statuses writes what the packages compile and ingress have worked out into the statuses of
-// Gateways, routes, policies and Ingresses. Package gatewaycontrol calls it on the elected server. It also
-// knows which conditions of a status are faults (Faults), and changes what a status says if the nodes or
-// a front do not get what compile expected (RefuseRoutes, WithoutAddresses).
+// Gateways, routes, policies and Ingresses. Package gatewaycontrol calls it on the elected server.
+//
+// Functions of this package also say which conditions are faults (Faults), and correct a result before it
+// is written, if nodes or fronts cannot serve what compile has accepted (RefuseRoutes, WithoutAddresses).
 package statuses
 
 import (
