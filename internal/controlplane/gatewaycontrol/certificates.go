@@ -26,11 +26,8 @@ func (c *compiled) asksForCertificates() bool {
 }
 
 // answerChallenges lets the fronts answer the challenges of authorities. It adds certificates to
-// those of the nodes. While no object asks for certificates, there is nothing to answer.
+// those of the nodes.
 func (c *compiled) answerChallenges(certificates map[string]*routing.Certificate) {
-	if !c.asks {
-		return
-	}
 	challenges := acme.ReadChallenges(c.secret(acme.ChallengesName.Namespace, acme.ChallengesName.Name))
 	c.fronts = acme.Merge(challenges, c.fronts, certificates)
 }

@@ -21,6 +21,7 @@ import (
 
 	"github.com/kedge-dev/kedge/internal/base/routing"
 	"github.com/kedge-dev/kedge/internal/controlplane/gatewaycontrol/acme"
+	"github.com/kedge-dev/kedge/internal/controlplane/gatewaycontrol/kinds"
 )
 
 // fakeIssuer is told what a Manager would be told. The tests write what it would write: they run
@@ -259,7 +260,7 @@ spec:
 		if got := ports(w); !slices.Equal(got, []int32{443}) || w.served().Sockets["30443/tcp"] == nil {
 			t.Errorf("before there is a certificate, the Service has the ports %v, and the node %+v", got, w.served())
 		}
-		if got := w.condition(gatewayResource, "shop", "own", "Accepted"); got != "True/ListenersNotValid" {
+		if got := w.condition(kinds.Gateways, "shop", "own", "Accepted"); got != "True/ListenersNotValid" {
 			t.Errorf("the Gateway is accepted: %s", got)
 		}
 		if got := w.events(); len(got) != 0 {
@@ -281,7 +282,7 @@ spec:
 		if got := w.shown("30443/tcp"); !slices.Equal(got, []string{"shop/tls"}) {
 			t.Errorf("the node shows %v", got)
 		}
-		if got := w.condition(gatewayResource, "shop", "own", "Accepted"); got != "True/Accepted" {
+		if got := w.condition(kinds.Gateways, "shop", "own", "Accepted"); got != "True/Accepted" {
 			t.Errorf("with its certificate the Gateway is accepted: %s", got)
 		}
 	})

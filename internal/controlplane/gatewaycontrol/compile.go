@@ -7,21 +7,18 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	discoveryv1 "k8s.io/api/discovery/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
-
-	gwv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"github.com/kedge-dev/kedge/internal/base/routing"
 	"github.com/kedge-dev/kedge/internal/controlplane/gatewaycontrol/acme"
 	"github.com/kedge-dev/kedge/internal/controlplane/gatewaycontrol/bounds"
 	"github.com/kedge-dev/kedge/internal/controlplane/gatewaycontrol/compile"
-	"github.com/kedge-dev/kedge/internal/controlplane/gatewaycontrol/endpoints"
+	"github.com/kedge-dev/kedge/internal/controlplane/gatewaycontrol/faults"
 	"github.com/kedge-dev/kedge/internal/controlplane/gatewaycontrol/front"
 	"github.com/kedge-dev/kedge/internal/controlplane/gatewaycontrol/hosts"
 	"github.com/kedge-dev/kedge/internal/controlplane/gatewaycontrol/ingress"
-	"github.com/kedge-dev/kedge/internal/controlplane/loadbalancercontrol"
+	"github.com/kedge-dev/kedge/internal/controlplane/gatewaycontrol/sources"
+	"github.com/kedge-dev/kedge/internal/controlplane/gatewaycontrol/statuses"
 )
 
 // compiled is what the objects of the cluster mean.
@@ -31,8 +28,6 @@ type compiled struct {
 	// owners knows which namespace has which host of the shared front. It is nil if hosts
 	// belong to no namespace.
 	owners *hosts.Owners
-	// wrongHosts are the claims of administrators whose host is no host name.
-	wrongHosts []hosts.Claim
 	// fronts are those of both. They also answer challenges.
 	fronts []front.Front
 	state  *routing.State
@@ -42,59 +37,58 @@ type compiled struct {
 	pods map[types.NamespacedName]bool
 	// secret returns a Secret as it is now, or nil if there is none.
 	secret func(namespace, name string) *corev1.Secret
-	// taken are fronts whose names Services of others have.
-	taken []front.Front
+	// faults are those that neither statuses nor the Result of Ingresses has.
+	faults []faults.Fault
 	// parts are what nodes get of the state.
 	parts *parts
 	// refusals are what nodes would not accept.
 	refusals []bounds.Refusal
 }
 
-// compile works out what the objects mean. It starts to watch what it finds to be needed, and
-// fails only if that fails.
-func (s *sources) compile(ctx context.Context) (*compiled, error) {
+// compile works out what the objects mean. It watches what it finds to be needed, and fails only
+// if that fails.
+func (c *Compiler) compile(ctx context.Context, from *sources.Sources) (*compiled, error) {
 	for {
-		now := s.once()
-		more, err := s.adjust(ctx, now)
+		begun := time.Now()
+		now := c.once(from.Read())
+		c.metrics.observe(now, time.Since(begun))
+		more, err := from.Settle(ctx, now.needs())
 		if err != nil || !more || ctx.Err() != nil {
 			return now, err
 		}
 	}
 }
 
-// once works out what the objects mean that are watched.
-func (s *sources) once() *compiled {
-	s.matters.begin()
-	begun := time.Now()
-	lookup := s.lookup()
-	gateways, ingresses := compile.Begin(s.gatewayInput(lookup)), s.beginIngresses(lookup)
-	owners, wrong := s.owners(slices.Concat(gateways.Claims(), ingresses.Claims()), lookup)
-	now := &compiled{gateways: gateways.Finish(owners), ingresses: ingresses.Finish(owners), owners: owners, wrongHosts: wrong}
-	now.asks, now.secret = now.asksForCertificates(), lookup.secret
-	now.pods = lookup.endpoints.Pods
-	s.certificates.Sweep()
+// once works out what the objects of a view mean.
+func (c *Compiler) once(view *sources.View) *compiled {
+	view.Endpoints.Rules, view.Gateways.Ports, view.Ingresses.ServedClasses = c.cfg.Backends, c.cfg.Ports, c.cfg.IngressClasses
+	now := &compiled{secret: view.Gateways.Secret}
+	gateways, ingresses := compile.Begin(view.Gateways), ingress.Begin(view.Ingresses)
+	if !c.cfg.ShareHosts {
+		given, wrong := hosts.Assigned(view.Namespaces)
+		claims := slices.Concat(gateways.Claims(), ingresses.Claims(), given)
+		now.owners = hosts.Decide(claims, hosts.RecordOf(now.secret(hosts.RecordName.Namespace, hosts.RecordName.Name)))
+		now.noHosts(wrong)
+	}
+	now.gateways, now.ingresses = gateways.Finish(now.owners), ingresses.Finish(now.owners)
+	now.pods = view.Endpoints.Pods
 	routes := both(now.gateways.State.Routes, now.ingresses.State.Routes)
-	now.fronts = front.Partition(front.Merge(now.gateways.Fronts, now.ingresses.Fronts), routes, owners)
 	certificates := both(now.gateways.State.Certificates, now.ingresses.State.Certificates)
-	now.answerChallenges(certificates)
-	now.parts = s.newParts(now.fronts, lookup)
-	now.yield(lookup.service)
-	sockets, of := front.Sockets(now.fronts, func(name types.NamespacedName) *corev1.Service {
-		return lookup.service(name.Namespace, name.Name)
-	}, s.cfg.Sockets)
-	wanted := routing.State{
+	now.fronts = front.Partition(front.Merge(now.gateways.Fronts, now.ingresses.Fronts), routes, now.owners)
+	if now.asks = now.asksForCertificates(); now.asks {
+		now.answerChallenges(certificates)
+	}
+	now.yield(front.Taken(now.fronts, view.Service))
+	sockets, of := front.Sockets(now.fronts, view.Service, c.cfg.Sockets)
+	before := c.before()
+	now.adopt(routing.State{
 		Sockets:      sockets,
 		Routes:       routes,
 		Backends:     both(now.gateways.State.Backends, now.ingresses.State.Backends),
 		Certificates: certificates,
-	}
-	before := s.before()
-	now.adopt(wanted, before.state)
+	}, before.state)
+	now.parts = newParts(now.fronts, view)
 	now.parts.divide(now.state, of, before.parts)
-	s.metrics.observe(now, time.Since(begun))
-	if s.matters.end(now.names()) {
-		s.changes.Notify()
-	}
 	return now
 }
 
@@ -111,7 +105,8 @@ func (c *compiled) adopt(wanted routing.State, before *routing.State) {
 		}
 	}
 	if len(why) > 0 {
-		c.refuseRoutes(why)
+		statuses.RefuseRoutes(c.gateways, why)
+		c.ingresses.Refuse(why)
 	}
 }
 
@@ -125,149 +120,19 @@ func both[V any](a, b map[string]*V) map[string]*V {
 	return all
 }
 
-// names returns the objects that a result depends on.
-func (c *compiled) names() map[object]bool {
-	names := map[object]bool{}
-	for kind, lists := range map[string][]map[types.NamespacedName]bool{
-		serviceKind:   {c.gateways.Services, c.ingresses.Services},
-		secretKind:    {c.gateways.Secrets, c.ingresses.Secrets},
-		configMapKind: {c.gateways.ConfigMaps},
-		podKind:       {c.pods},
-	} {
-		for _, list := range lists {
-			for name := range list {
-				names[object{kind, name}] = true
-			}
-		}
-	}
+// needs returns what a result depends on.
+func (c *compiled) needs() sources.Needs {
+	fronts, secrets := map[types.NamespacedName]bool{}, map[types.NamespacedName]bool{acme.ChallengesName: c.asks, hosts.RecordName: c.owners != nil}
 	for i := range c.fronts {
-		names[object{serviceKind, c.fronts[i].Name}] = true
+		fronts[c.fronts[i].Name] = true
 	}
-	if c.asks {
-		names[object{secretKind, acme.ChallengesName}] = true
+	return sources.Needs{
+		Gateways: len(c.gateways.Gateways) > 0, Ingresses: len(c.ingresses.Served) > 0,
+		Objects: sources.Names{
+			sources.Service:   {c.gateways.Services, c.ingresses.Services, fronts},
+			sources.Secret:    {c.gateways.Secrets, c.ingresses.Secrets, secrets},
+			sources.ConfigMap: {c.gateways.ConfigMaps},
+			sources.Pod:       {c.pods},
+		},
 	}
-	if c.owners != nil {
-		names[object{secretKind, hostsName}] = true
-	}
-	return names
-}
-
-// lookup finds single objects for one run.
-type lookup struct {
-	namespace func(name string) *corev1.Namespace
-	service   func(namespace, name string) *corev1.Service
-	secret    func(namespace, name string) *corev1.Secret
-	configMap func(namespace, name string) *corev1.ConfigMap
-	slices    func(namespace, service string) []*discoveryv1.EndpointSlice
-	// endpoints is one for both compilers, so that it looks at each Service once.
-	endpoints *endpoints.Finder
-	offered   func(namespace string, labels map[string]string) bool
-}
-
-// lookup returns functions that find nothing in stages that do not run.
-func (s *sources) lookup() *lookup {
-	finder := &endpoints.Finder{Rules: s.cfg.Backends}
-	l := &lookup{
-		endpoints: finder,
-		namespace: func(string) *corev1.Namespace { return nil },
-		service:   func(string, string) *corev1.Service { return nil },
-		secret:    func(string, string) *corev1.Secret { return nil },
-		configMap: func(string, string) *corev1.ConfigMap { return nil },
-		slices:    func(string, string) []*discoveryv1.EndpointSlice { return nil },
-		offered:   func(string, map[string]string) bool { return false },
-	}
-	// A lister fails only if there is no such object, and then returns nil.
-	if s.objects != nil {
-		secrets := s.secrets // the Controller calls the function, too
-		l.namespace = func(name string) *corev1.Namespace {
-			found, _ := s.namespaces.Get(name)
-			return found
-		}
-		l.service = func(namespace, name string) *corev1.Service {
-			found, _ := s.services.Services(namespace).Get(name)
-			return found
-		}
-		l.secret = func(namespace, name string) *corev1.Secret {
-			found, _ := secrets.Secrets(namespace).Get(name)
-			return found
-		}
-		l.slices = s.slicesByService()
-		finder.Pod = func(namespace, name string) *corev1.Pod {
-			found, _ := s.pods.Pods(namespace).Get(name)
-			return found
-		}
-		finder.Node = func(name string) *corev1.Node {
-			found, _ := s.nodes.Get(name)
-			return found
-		}
-		finder.Nodes = func() []*corev1.Node {
-			all, _ := s.nodes.List(labels.Everything()) // listing a cache does not fail
-			return all
-		}
-	}
-	finder.Slices = l.slices
-	if s.configs != nil {
-		l.configMap = func(namespace, name string) *corev1.ConfigMap {
-			found, _ := s.configMaps.ConfigMaps(namespace).Get(name)
-			return found
-		}
-	}
-	pools := s.pools()
-	finder.Pool = loadbalancercontrol.PoolOf(pools)
-	if pools != nil {
-		offers := loadbalancercontrol.Offers(pools)
-		l.offered = func(namespace string, of map[string]string) bool { return offers(of, l.labelsOf(namespace)) }
-	}
-	return l
-}
-
-// slicesByService returns a function that returns the EndpointSlices of a Service. At its
-// first call it sorts those of the cluster: an index in the shared cache would stay there when
-// the last Gateway has gone.
-func (s *sources) slicesByService() func(namespace, service string) []*discoveryv1.EndpointSlice {
-	var sorted map[types.NamespacedName][]*discoveryv1.EndpointSlice
-	return func(namespace, service string) []*discoveryv1.EndpointSlice {
-		if sorted == nil {
-			all, _ := s.slices.List(labels.Everything()) // listing a cache does not fail
-			sorted = make(map[types.NamespacedName][]*discoveryv1.EndpointSlice, len(all))
-			for _, slice := range all {
-				of := types.NamespacedName{Namespace: slice.Namespace, Name: slice.Labels[discoveryv1.LabelServiceName]}
-				sorted[of] = append(sorted[of], slice)
-			}
-		}
-		return sorted[types.NamespacedName{Namespace: namespace, Name: service}]
-	}
-}
-
-// gatewayInput returns the objects of the Gateway API.
-func (s *sources) gatewayInput(l *lookup) *compile.Input {
-	in := &compile.Input{
-		Classes:  list[gwv1.GatewayClass](s.classes),
-		Gateways: list[gwv1.Gateway](s.gateways),
-
-		Namespace: l.namespace, Service: l.service, Secret: l.secret, ConfigMap: l.configMap, Slices: l.slices, Endpoints: l.endpoints.Of, Offered: l.offered,
-		Certificate: s.certificates.Read, Ports: s.cfg.Ports,
-	}
-	if s.routes != nil {
-		in.ListenerSets = list[gwv1.ListenerSet](s.kinds[listenerSetResource])
-		in.HTTPRoutes = list[gwv1.HTTPRoute](s.kinds[httpRouteResource])
-		in.GRPCRoutes = list[gwv1.GRPCRoute](s.kinds[grpcRouteResource])
-		in.TLSRoutes = list[gwv1.TLSRoute](s.kinds[tlsRouteResource])
-		in.TCPRoutes = list[gwv1.TCPRoute](s.kinds[tcpRouteResource])
-		in.UDPRoutes = list[gwv1.UDPRoute](s.kinds[udpRouteResource])
-		in.Grants = list[gwv1.ReferenceGrant](s.kinds[grantResource])
-		in.Policies = list[gwv1.BackendTLSPolicy](s.kinds[policyResource])
-	}
-	return in
-}
-
-// beginIngresses begins to work out what the Ingresses mean.
-func (s *sources) beginIngresses(l *lookup) *ingress.Run {
-	// Listing a cache does not fail.
-	all, _ := s.ingresses.List(labels.Everything())
-	classes, _ := s.ingressClasses.List(labels.Everything())
-	return ingress.Begin(&ingress.Input{
-		Ingresses: all, Classes: classes, ServedClasses: s.cfg.IngressClasses,
-		Service: l.service, Secret: l.secret, Endpoints: l.endpoints.Of, Certificate: s.certificates.Read,
-	})
 }

@@ -4,18 +4,13 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"slices"
 	"sync"
-	"time"
 
 	"github.com/sirupsen/logrus"
-	corev1 "k8s.io/api/core/v1"
-	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
-	corelisters "k8s.io/client-go/listers/core/v1"
-	discoverylisters "k8s.io/client-go/listers/discovery/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/record"
 
@@ -24,7 +19,10 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/objectcache"
 	"github.com/kedge-dev/kedge/internal/controlplane/election"
 	"github.com/kedge-dev/kedge/internal/controlplane/gatewaycontrol/acme"
-	"github.com/kedge-dev/kedge/internal/controlplane/gatewaycontrol/front"
+	"github.com/kedge-dev/kedge/internal/controlplane/gatewaycontrol/faults"
+	"github.com/kedge-dev/kedge/internal/controlplane/gatewaycontrol/hosts"
+	"github.com/kedge-dev/kedge/internal/controlplane/gatewaycontrol/services"
+	"github.com/kedge-dev/kedge/internal/controlplane/gatewaycontrol/statuses"
 )
 
 const controllerName = "gateway"
@@ -70,30 +68,21 @@ func (c *Controller) Lead(ctx context.Context, ready func()) error {
 	if err != nil {
 		return err
 	}
-	base, own, err := newStage(ctx, c.cfg.Informers)
-	if err != nil {
-		return err
-	}
-	defer base.stop()
-	core, discovery := base.factory.Core().V1(), base.factory.Discovery().V1()
 	t := &term{
-		ControllerConfig: c.cfg, log: c.log, api: api, custom: custom, newIssuer: c.newIssuer,
-		events:  sync.OnceValue(func() record.EventRecorder { return events.NewRecorder(ctx, api, "kedge-gateway", "") }),
-		changes: objectcache.NewChanges(), now: time.Now,
-		services: core.Services().Lister(), slices: discovery.EndpointSlices().Lister(), nodes: core.Nodes().Lister(),
-		written: map[types.UID]written{}, told: map[string]bool{},
+		ControllerConfig: c.cfg, log: c.log, api: api, newIssuer: c.newIssuer,
+		events:    sync.OnceValue(func() record.EventRecorder { return events.NewRecorder(ctx, api, "kedge-gateway", "") }),
+		changes:   objectcache.NewChanges(),
+		statuses:  statuses.Writer{Client: custom},
+		ingresses: statuses.Ingresses{Client: api.NetworkingV1()},
 	}
-	defer func() { t.hostPorts.stop() }()
-	defer t.issuing.close()
-	err = errors.Join(
-		base.handle(core.Services().Informer(), objectcache.Handler(t.changes, front.IsFront, nil)),
-		base.handle(discovery.EndpointSlices().Informer(), objectcache.Handler[*discoveryv1.EndpointSlice](t.changes, front.IsSlice, nil)),
-		base.handle(core.Nodes().Informer(), objectcache.Handler[*corev1.Node](t.changes, nil, isSameNode)),
-	)
+	t.faults.Recorder = t.events
+	t.services, err = services.Start(ctx, services.Config{API: api, Informers: c.cfg.Informers, Owner: c.cfg.Owner, Changes: t.changes})
 	if err != nil {
 		return err
 	}
-	if !base.wait(own) {
+	defer t.services.Stop()
+	defer t.issuing.close()
+	if ctx.Err() != nil {
 		return nil
 	}
 	ready()
@@ -104,28 +93,18 @@ func (c *Controller) Lead(ctx context.Context, ready func()) error {
 // term is the controller while this server leads.
 type term struct {
 	ControllerConfig
-	log    *logrus.Entry
-	api    kubernetes.Interface
-	custom dynamic.Interface
-	events func() record.EventRecorder
-	now    func() time.Time
+	log       *logrus.Entry
+	api       kubernetes.Interface
+	events    func() record.EventRecorder
+	newIssuer func(acme.Config) issuer
 	// changes receives when something else has changed than what the Compiler reads.
 	changes objectcache.Changes
 
-	services corelisters.ServiceLister
-	slices   discoverylisters.EndpointSliceLister
-	nodes    corelisters.NodeLister
-	// hostPorts is nil while there is no shared front.
-	hostPorts *hostPorts
-	newIssuer func(acme.Config) issuer
+	services  *services.Keeper
+	faults    faults.Teller
 	issuing   issuing
-
-	// written has the statuses that were written, until the cache has them.
-	written map[types.UID]written
-	// ingresses is what is known of the statuses of Ingresses.
-	ingresses statuses
-	// told are the faults about which there was an Event.
-	told map[string]bool
+	statuses  statuses.Writer
+	ingresses statuses.Ingresses
 }
 
 // run writes what differs until ctx ends.
@@ -141,12 +120,8 @@ func (t *term) run(ctx context.Context) {
 }
 
 // sync writes what differs. A failure about one object does not keep the others from being
-// written. The Services come first, because nodes can listen only when these have ports.
+// written.
 func (t *term) sync(ctx context.Context, newest *compiled) error {
-	if err := t.watchHostPorts(ctx, newest); err != nil {
-		return err
-	}
-	faults := faultsOf(newest)
 	var failures []error
 	failed := func(err error) {
 		// After a conflict, or if the object has gone, the cache brings the newer version soon.
@@ -154,13 +129,16 @@ func (t *term) sync(ctx context.Context, newest *compiled) error {
 			failures = append(failures, err)
 		}
 	}
-	t.clearIngresses(ctx, newest, failed) // the addresses are those of a Service
-	t.syncServices(ctx, newest, failed)
-	faults = append(faults, t.syncSlices(ctx, newest, failed)...)
-	t.tell(append(faults, t.unreachable(newest)...))
-	t.syncHosts(ctx, newest, failed)
+	t.ingresses.Clear(ctx, newest.ingresses, t.services.Shared(), failed) // the addresses are those of a Service
+	yielding, err := t.services.Sync(ctx, newest.fronts, newest.parts.serves, failed)
+	if err != nil {
+		return err
+	}
+	shared := t.services.Shared()
+	t.faults.Tell(slices.Concat(newest.allFaults(), yielding, statuses.Unreachable(newest.ingresses, shared)))
+	failed(newest.owners.WriteRecord(ctx, t.api.CoreV1(), newest.secret(hosts.RecordName.Namespace, hosts.RecordName.Name)))
 	t.syncCertificates(ctx, newest)
-	t.syncStatuses(ctx, newest, failed)
-	t.syncIngresses(ctx, newest, failed)
+	t.statuses.Write(ctx, newest.gateways, failed)
+	t.ingresses.Write(ctx, newest.ingresses, shared, failed)
 	return errors.Join(failures...)
 }

@@ -17,13 +17,14 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/loop"
 	"github.com/kedge-dev/kedge/internal/base/servicelb"
 	"github.com/kedge-dev/kedge/internal/controlplane/gatewaycontrol/front"
+	"github.com/kedge-dev/kedge/internal/controlplane/gatewaycontrol/kinds"
 )
 
 // TestFailure has a route whose status cannot be written for a while.
 func TestFailure(t *testing.T) {
 	run(t, nodes+class+app, func(w *world) {
 		attempts := 0
-		w.custom.PrependReactor("patch", httpRouteResource.Resource, func(action k8stesting.Action) (bool, runtime.Object, error) {
+		w.custom.PrependReactor("patch", kinds.HTTPRoutes.Resource, func(action k8stesting.Action) (bool, runtime.Object, error) {
 			if action.(k8stesting.PatchAction).GetName() != "bad" {
 				return false, nil, nil
 			}
@@ -37,12 +38,12 @@ func TestFailure(t *testing.T) {
 		})
 		w.apply(strings.Replace(gatewayAndRoute, "{namespace: shop, name: web, generation: 1}", "{namespace: shop, name: bad, generation: 1}", 1) + gatewayAndRoute)
 		w.settle()
-		if got := w.condition(httpRouteResource, "shop", "web", "Accepted"); got != "True/Accepted" {
+		if got := w.condition(kinds.HTTPRoutes, "shop", "web", "Accepted"); got != "True/Accepted" {
 			t.Errorf("beside a route that cannot be written, another one is accepted: %s", got)
 		}
 		time.Sleep(5 * loop.LastWait)
 		w.settle()
-		if got := w.condition(httpRouteResource, "shop", "bad", "Accepted"); got != "True/Accepted" {
+		if got := w.condition(kinds.HTTPRoutes, "shop", "bad", "Accepted"); got != "True/Accepted" {
 			t.Errorf("after %d attempts the route is accepted: %s", attempts, got)
 		}
 	})
@@ -148,12 +149,12 @@ spec:
 			if sockets := w.served().Sockets; len(sockets) != 0 || len(w.endpoints("own-kedge"))+len(w.endpoints("kedge-gateway")) != 0 {
 				t.Errorf("while no listener is served, the node has %v, and there are endpoints", sockets)
 			}
-			if got := w.condition(gatewayResource, "shop", "own", "Programmed"); got != "False/Invalid" {
+			if got := w.condition(kinds.Gateways, "shop", "own", "Programmed"); got != "False/Invalid" {
 				t.Errorf("while no listener is served, the Gateway is programmed: %s", got)
 			}
 		}
-		w.remove(gatewayResource, "shop", "own")
-		w.remove(gatewayResource, "shop", "shared")
+		w.remove(kinds.Gateways, "shop", "own")
+		w.remove(kinds.Gateways, "shop", "shared")
 		w.settle()
 		if w.service("shop", "own-kedge") != nil || w.shared() != nil {
 			t.Error("without Gateways there are Services")
@@ -176,7 +177,7 @@ endpoints: [{addresses: [192.0.2.9]}]
 		if err != nil || slice.Endpoints[0].Addresses[0] != "192.0.2.9" {
 			t.Errorf("the user's EndpointSlice is %+v (%v)", slice, err)
 		}
-		if got := w.condition(gatewayResource, "shop", "door", "Accepted"); got != "True/Accepted" {
+		if got := w.condition(kinds.Gateways, "shop", "door", "Accepted"); got != "True/Accepted" {
 			t.Errorf("the Gateway is accepted: %s", got)
 		}
 	})
@@ -214,8 +215,8 @@ spec:
 // TestAbsentKinds has an API server that does not know some kinds.
 func TestAbsentKinds(t *testing.T) {
 	run(t, nodes+class+app, func(w *world) {
-		w.custom.PrependReactor("list", tcpRouteResource.Resource, func(k8stesting.Action) (bool, runtime.Object, error) {
-			return true, nil, apierrors.NewNotFound(tcpRouteResource.GroupResource(), "")
+		w.custom.PrependReactor("list", kinds.TCPRoutes.Resource, func(k8stesting.Action) (bool, runtime.Object, error) {
+			return true, nil, apierrors.NewNotFound(kinds.TCPRoutes.GroupResource(), "")
 		})
 		w.apply(gatewayAndRoute)
 		w.settle()

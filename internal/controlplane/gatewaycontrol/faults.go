@@ -5,150 +5,109 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
+	netv1 "k8s.io/api/networking/v1"
 
 	gwv1 "sigs.k8s.io/gateway-api/apis/v1"
 
-	"github.com/kedge-dev/kedge/internal/base/events"
-	"github.com/kedge-dev/kedge/internal/controlplane/gatewaycontrol/compile"
+	"github.com/kedge-dev/kedge/internal/base/gateways"
+	"github.com/kedge-dev/kedge/internal/base/routing"
+	"github.com/kedge-dev/kedge/internal/controlplane/gatewaycontrol/faults"
+	"github.com/kedge-dev/kedge/internal/controlplane/gatewaycontrol/front"
+	"github.com/kedge-dev/kedge/internal/controlplane/gatewaycontrol/hosts"
+	"github.com/kedge-dev/kedge/internal/controlplane/gatewaycontrol/ingress"
+	"github.com/kedge-dev/kedge/internal/controlplane/gatewaycontrol/statuses"
 )
 
-// fault is what is wrong with an object, for an Event.
-type fault struct {
-	object          runtime.Object
-	reason, message string
+// These are the reasons of Events.
+const (
+	// reasonWanted tells the owner of a host who wants it, too.
+	reasonWanted = "HostWanted"
+	// reasonNoHost tells an administrator what is no host name.
+	reasonNoHost = "NoHostName"
+	// reasonTaken is about a front whose name is taken.
+	reasonTaken = "ServiceExists"
+)
+
+// allFaults returns what users have to mend, for Events.
+func (c *compiled) allFaults() []faults.Fault {
+	return slices.Concat(statuses.Faults(c.gateways), c.ingresses.Faults, c.faults, c.conflicts(), c.shadowed())
 }
 
-// key tells faults apart.
-func (f fault) key() string {
-	uid := ""
-	if object, is := f.object.(metav1.Object); is {
-		uid = string(object.GetUID())
+// noHosts tells administrators that the host of a claim is no host name.
+func (c *compiled) noHosts(claims []hosts.Claim) {
+	for _, claim := range claims {
+		c.faults = append(c.faults, faults.Fault{Object: claim.Object, Reason: reasonNoHost, Message: fmt.Sprintf(
+			"%q in the annotation %s is not a host name, and is ignored. Write names such as www.example.com or *.example.com, separated by commas",
+			claim.Host, gateways.HostsAnnotation)})
 	}
-	return uid + " " + f.reason + " " + f.message
 }
 
-// faultsOf returns what is wrong with the objects of a result.
-func faultsOf(newest *compiled) []fault {
-	var faults []fault
-	for _, s := range statusesOf(newest.gateways) {
-		for _, condition := range conditionsOf(s.now) {
-			if isFault(&condition) {
-				faults = append(faults, fault{s.object, condition.Reason, condition.Message})
-			}
-		}
-	}
-	for _, f := range newest.ingresses.Faults {
-		faults = append(faults, fault{f.Ingress, f.Reason, f.Message})
-	}
-	faults = append(faults, newest.hostFaults()...)
-	faults = append(faults, newest.shadowed()...)
-	for _, f := range newest.taken {
-		message := takenMessage(&f)
-		served := gatewaysOf(&f)
-		for object := range newest.gateways.Gateways {
+// yield says in the statuses of Gateways, and by faults, that the names of fronts are taken.
+func (c *compiled) yield(taken []front.Front) {
+	for _, f := range taken {
+		message, served := f.TakenMessage(), f.Gateways()
+		for object, status := range c.gateways.Gateways {
 			if served[object.Namespace+"/"+object.Name] {
-				faults = append(faults, fault{object, reasonTaken, message})
+				statuses.WithoutAddresses(object, status, message)
+				c.faults = append(c.faults, faults.Fault{Object: object, Reason: reasonTaken, Message: message})
 			}
 		}
 		if f.Gateway == nil {
-			for object := range newest.ingresses.Served {
-				faults = append(faults, fault{object, reasonTaken, message})
+			for object := range c.ingresses.Served {
+				c.faults = append(c.faults, faults.Fault{Object: object, Reason: reasonTaken, Message: message})
 			}
 		}
 	}
-	return faults
 }
 
-// reasonTaken is the reason of Events about a front whose name is taken.
-const reasonTaken = "ServiceExists"
-
-// isFault tells whether a condition says that the user has to mend something. Conditions
-// about what kedge is still doing are not of that kind. Those that sum up the conditions of
-// listeners would say the same again.
-func isFault(condition *metav1.Condition) bool {
-	switch condition.Reason {
-	case string(gwv1.GatewayReasonListenersNotValid), string(gwv1.GatewayReasonListenersNotResolved):
-		return false
-	}
-	switch condition.Type {
-	case string(gwv1.GatewayConditionAccepted), string(gwv1.ListenerConditionResolvedRefs):
-		return condition.Status == metav1.ConditionFalse && condition.Reason != string(gwv1.GatewayReasonPending)
-	case string(gwv1.ListenerConditionConflicted), string(gwv1.RouteConditionPartiallyInvalid):
-		return condition.Status == metav1.ConditionTrue
-	}
-	return false
-}
-
-// conditionsOf returns the conditions that kedge has written into a status.
-func conditionsOf(status any) []metav1.Condition {
-	switch status := status.(type) {
-	case *gwv1.GatewayClassStatus:
-		return status.Conditions
-	case *gwv1.GatewayStatus:
-		all := slices.Clone(status.Conditions)
-		for i := range status.Listeners {
-			all = append(all, ofListener(status.Listeners[i].Name, status.Listeners[i].Conditions)...)
+// conflicts returns what owners of hosts and routes that want them are told. Statuses of Gateways
+// and faults of Ingresses say the rest.
+func (c *compiled) conflicts() (all []faults.Fault) {
+	for _, conflict := range c.owners.Conflicts() {
+		switch conflict.Claim.Object.(type) {
+		case *netv1.Ingress, *gwv1.Gateway, *gwv1.ListenerSet, *corev1.Namespace:
+		default:
+			all = append(all, faults.Fault{Object: conflict.Claim.Object, Reason: string(gwv1.ListenerReasonHostnameConflict), Message: conflict.Loser()})
 		}
-		return all
-	case *gwv1.ListenerSetStatus:
-		all := slices.Clone(status.Conditions)
-		for i := range status.Listeners {
-			all = append(all, ofListener(status.Listeners[i].Name, status.Listeners[i].Conditions)...)
-		}
-		return all
-	case *gwv1.HTTPRouteStatus:
-		return conditionsOfParents(status.Parents)
-	case *gwv1.GRPCRouteStatus:
-		return conditionsOfParents(status.Parents)
-	case *gwv1.TLSRouteStatus:
-		return conditionsOfParents(status.Parents)
-	case *gwv1.TCPRouteStatus:
-		return conditionsOfParents(status.Parents)
-	case *gwv1.UDPRouteStatus:
-		return conditionsOfParents(status.Parents)
-	case *gwv1.PolicyStatus:
-		var all []metav1.Condition
-		for i := range status.Ancestors {
-			if status.Ancestors[i].ControllerName == compile.Controller {
-				all = append(all, status.Ancestors[i].Conditions...)
-			}
-		}
-		return all
-	}
-	return nil
-}
-
-// ofListener returns conditions whose messages name their listener.
-func ofListener(name gwv1.SectionName, conditions []metav1.Condition) []metav1.Condition {
-	named := slices.Clone(conditions)
-	for i := range named {
-		named[i].Message = fmt.Sprintf("listener %s: %s", name, named[i].Message)
-	}
-	return named
-}
-
-func conditionsOfParents(parents []gwv1.RouteParentStatus) []metav1.Condition {
-	var all []metav1.Condition
-	for i := range parents {
-		if parents[i].ControllerName == compile.Controller {
-			all = append(all, parents[i].Conditions...)
+		if !conflict.IsAssigned() {
+			all = append(all, faults.Fault{Object: conflict.Owner.Object, Reason: reasonWanted, Message: conflict.Winner()})
 		}
 	}
 	return all
 }
 
-// tell writes an Event about each fault that is new. A fault that has gone and comes again is
-// new.
-func (t *term) tell(faults []fault) {
-	told := map[string]bool{}
-	for _, f := range faults {
-		key := f.key()
-		if !t.told[key] && !told[key] {
-			t.events().Event(f.object, corev1.EventTypeWarning, f.reason, events.Message(f.message))
+// shadowed says which Ingresses have a host that a listener of a Gateway serves in another way. Of
+// listeners with one host name, nodes use the settings of the first, which is the Gateway's.
+func (c *compiled) shadowed() (all []faults.Fault) {
+	first := c.firstSecure()
+	for object, isServed := range c.ingresses.Served {
+		for i := range object.Spec.TLS {
+			for _, host := range object.Spec.TLS[i].Hosts {
+				if l := first[host]; isServed && l != nil && (l.Protocol != routing.HTTPS || l.ClientAuthorities != "") {
+					all = append(all, faults.Fault{Object: object, Reason: ingress.ReasonConflict, Message: fmt.Sprintf(
+						"The listener %s of a Gateway decides about HTTPS of the host %q, and has other settings than an Ingress. "+
+							"Remove the host from spec.tls of the Ingress, or from the Gateway", l.Name, host)})
+				}
+			}
 		}
-		told[key] = true
 	}
-	t.told = told
+	return all
+}
+
+// firstSecure returns the first listener of each host name at port 443 of the shared front.
+func (c *compiled) firstSecure() map[string]*front.Listener {
+	first := map[string]*front.Listener{}
+	for i := range c.fronts {
+		for _, port := range c.fronts[i].Ports {
+			if c.fronts[i].Name != front.Shared || port.Number != front.SecurePort || port.Transport != routing.TCP {
+				continue
+			}
+			for j := range port.Listeners {
+				if l := &port.Listeners[j]; first[l.Hostname] == nil {
+					first[l.Hostname] = l
+				}
+			}
+		}
+	}
+	return first
 }

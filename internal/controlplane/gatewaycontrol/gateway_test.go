@@ -12,6 +12,7 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/routing"
 	"github.com/kedge-dev/kedge/internal/base/servicelb"
 	"github.com/kedge-dev/kedge/internal/controlplane/gatewaycontrol/front"
+	"github.com/kedge-dev/kedge/internal/controlplane/gatewaycontrol/kinds"
 )
 
 // nodes are two nodes, of which n listens.
@@ -126,10 +127,10 @@ spec: {gatewayClassName: other, listeners: [{name: http, port: 80, protocol: HTT
 		if w.shared() != nil || w.updates != 1 || len(w.served().Sockets)+len(w.served().Routes) != 0 {
 			t.Errorf("the node is told %+v, in %d updates", w.served(), w.updates)
 		}
-		if got := w.condition(classResource, "", "kedge", "Accepted"); got != "True/Accepted" {
+		if got := w.condition(kinds.Classes, "", "kedge", "Accepted"); got != "True/Accepted" {
 			t.Errorf("the class is accepted: %s", got)
 		}
-		if got := w.condition(gatewayResource, "shop", "theirs", "Accepted"); got != "" {
+		if got := w.condition(kinds.Gateways, "shop", "theirs", "Accepted"); got != "" {
 			t.Errorf("somebody else's Gateway is accepted: %s", got)
 		}
 	})
@@ -166,13 +167,13 @@ func TestGateway(t *testing.T) {
 			if got := w.endpoints("kedge-gateway"); !slices.Equal(got, []string{"n=192.0.2.1"}) {
 				t.Errorf("turn %d: the endpoints are %v", turn, got)
 			}
-			if got := w.condition(gatewayResource, "shop", "door", "Accepted"); got != "True/Accepted" {
+			if got := w.condition(kinds.Gateways, "shop", "door", "Accepted"); got != "True/Accepted" {
 				t.Errorf("turn %d: the Gateway is accepted: %s", turn, got)
 			}
-			if got := w.condition(httpRouteResource, "shop", "web", "Accepted"); got != "True/Accepted" {
+			if got := w.condition(kinds.HTTPRoutes, "shop", "web", "Accepted"); got != "True/Accepted" {
 				t.Errorf("turn %d: the route is accepted: %s", turn, got)
 			}
-			if got := w.condition(gatewayResource, "shop", "door", "Programmed"); got == "True/Programmed" {
+			if got := w.condition(kinds.Gateways, "shop", "door", "Programmed"); got == "True/Programmed" {
 				t.Errorf("turn %d: a Gateway without addresses is programmed", turn)
 			}
 			service.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "192.0.2.1"}}
@@ -180,7 +181,7 @@ func TestGateway(t *testing.T) {
 				t.Fatal(err)
 			}
 			w.settle()
-			if got := w.condition(gatewayResource, "shop", "door", "Programmed"); got != "True/Programmed" {
+			if got := w.condition(kinds.Gateways, "shop", "door", "Programmed"); got != "True/Programmed" {
 				t.Errorf("turn %d: the Gateway is programmed: %s", turn, got)
 			}
 
@@ -204,7 +205,7 @@ func TestGateway(t *testing.T) {
 				t.Errorf("turn %d: nothing changes, and it writes %v", turn, got)
 			}
 
-			w.remove(gatewayResource, "shop", "door")
+			w.remove(kinds.Gateways, "shop", "door")
 			w.settle()
 			if w.shared() != nil || len(w.endpoints("kedge-gateway")) != 0 {
 				t.Errorf("turn %d: after the last Gateway there are the Service %v and endpoints %v", turn, w.shared(), w.endpoints("kedge-gateway"))
@@ -391,7 +392,7 @@ status: {loadBalancer: {ingress: [{ip: 192.0.2.1}]}}
 		if service := w.shared(); service.Spec.Selector["app"] != "mine" || len(service.Labels) != 0 {
 			t.Errorf("the user's Service is %+v", service)
 		}
-		if got := w.condition(gatewayResource, "shop", "door", "Programmed"); got != "False/AddressNotAssigned" {
+		if got := w.condition(kinds.Gateways, "shop", "door", "Programmed"); got != "False/AddressNotAssigned" {
 			t.Errorf("the Gateway is programmed: %s", got)
 		}
 		if len(w.served().Sockets) != 0 {
@@ -415,7 +416,7 @@ status: {loadBalancer: {ingress: [{ip: 192.0.2.1}]}}
 func TestFaults(t *testing.T) {
 	const namespace = "apiVersion: v1\nkind: Namespace\nmetadata: {name: shop}\n---\n"
 	run(t, nodes+class+namespace+gatewayAndRoute, func(w *world) {
-		if got := w.condition(httpRouteResource, "shop", "web", "ResolvedRefs"); got != "False/BackendNotFound" {
+		if got := w.condition(kinds.HTTPRoutes, "shop", "web", "ResolvedRefs"); got != "False/BackendNotFound" {
 			t.Errorf("the route has ResolvedRefs: %s", got)
 		}
 		told := func() (count int) {
@@ -437,7 +438,7 @@ func TestFaults(t *testing.T) {
 		}
 		w.apply(app)
 		w.settle()
-		if got := w.condition(httpRouteResource, "shop", "web", "ResolvedRefs"); got != "True/ResolvedRefs" {
+		if got := w.condition(kinds.HTTPRoutes, "shop", "web", "ResolvedRefs"); got != "True/ResolvedRefs" {
 			t.Errorf("with the Service the route has ResolvedRefs: %s", got)
 		}
 		if len(w.served().Backends) != 1 {

@@ -1,16 +1,14 @@
-// Package gatewaycontrol is the control plane of Gateways and Ingresses. The Compiler works out what
-// they mean, and tells each node what to serve. Every server with an API server runs one. The
-// Controller runs on the elected server. It writes statuses and Events, keeps the Services by
-// which clients reach the nodes (package front), and gets certificates while an object asks for
-// them (package acme).
+// Package gatewaycontrol is the control plane of Gateways and Ingresses. It has two components, and ties
+// together what the packages below it do.
 //
-// While the cluster has no Gateway and no Ingress that is kedge's business, only Gateways,
-// their classes, Ingresses and their classes are watched. The first one starts the rest, and
-// the last one ends it (sources.go). Services, EndpointSlices, pods, nodes, namespaces and Secrets
-// come from the cache that the API server of this process has anyway.
+// The Compiler runs on every server with an API server. It works everything out anew a short time after
+// a change (compile.go): it reads the objects that are needed (package sources), works out what they mean
+// (compile, ingress, hosts, front), leaves out what nodes would not accept (bounds), and divides the rest
+// among the nodes (parts.go). A node is told only what differs from before.
 //
-// Everything is worked out anew a short time after a change. What is equal to what was there
-// before is neither told to nodes nor written.
+// The Controller runs on the elected server (controller.go). It writes what follows into the cluster, if
+// it differs: the Services by which clients reach the nodes (services), Events (faults), statuses
+// (statuses), who has which host (hosts), and certificates while an object asks for them (acme).
 package gatewaycontrol
 
 import (
@@ -30,6 +28,7 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/routing"
 	"github.com/kedge-dev/kedge/internal/controlplane/gatewaycontrol/endpoints"
 	"github.com/kedge-dev/kedge/internal/controlplane/gatewaycontrol/front"
+	"github.com/kedge-dev/kedge/internal/controlplane/gatewaycontrol/sources"
 )
 
 const name = "gateway-compiler"
@@ -73,7 +72,6 @@ type Compiler struct {
 	ended   chan struct{}
 	// changes receives when an object has changed that may matter.
 	changes objectcache.Changes
-	matters relevance
 	// logged is what was logged last. Only the goroutine of Run uses it.
 	logged string
 	// newest is what was worked out last. It is nil before the first time.
@@ -104,15 +102,15 @@ func (c *Compiler) Run(ctx context.Context, ready func()) error {
 			return fmt.Errorf("register metrics: %w", err)
 		}
 	}
-	s := &sources{Compiler: c, custom: custom}
-	defer s.stop()
-	if err := s.startBase(ctx); err != nil {
+	from, err := sources.Start(ctx, sources.Config{Custom: custom, Informers: c.cfg.Informers, Pools: c.cfg.Pools, Changes: c.changes})
+	if err != nil {
 		return err
 	}
+	defer from.Stop()
 	ready = sync.OnceFunc(ready)
 	for {
 		begun := time.Now()
-		now, err := s.compile(ctx)
+		now, err := c.compile(ctx, from)
 		if err != nil || ctx.Err() != nil {
 			return err
 		}

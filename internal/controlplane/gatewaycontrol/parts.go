@@ -5,12 +5,11 @@ import (
 	"slices"
 	"strings"
 
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/kedge-dev/kedge/internal/base/routing"
 	"github.com/kedge-dev/kedge/internal/controlplane/gatewaycontrol/front"
+	"github.com/kedge-dev/kedge/internal/controlplane/gatewaycontrol/sources"
 	"github.com/kedge-dev/kedge/internal/controlplane/loadbalancercontrol"
 )
 
@@ -57,48 +56,22 @@ func (p *parts) divide(state *routing.State, sockets map[string]types.Namespaced
 }
 
 // newParts finds out which nodes serve which fronts.
-func (s *sources) newParts(fronts []front.Front, l *lookup) *parts {
+func newParts(fronts []front.Front, view *sources.View) *parts {
 	p := &parts{serving: map[types.NamespacedName]*loadbalancercontrol.NodeSet{}, choices: map[string]string{}}
-	if s.objects == nil {
-		return p
-	}
-	nodes, _ := s.nodes.List(labels.Everything()) // listing a cache does not fail
-	serving := loadbalancercontrol.NewServing(s.pools(), nodes, l.labelsOf)
+	serving := loadbalancercontrol.NewServing(view.Pools, view.Nodes, view.LabelsOf)
 	sets := map[string]*loadbalancercontrol.NodeSet{}
 	for _, f := range fronts {
-		if service := l.service(f.Name.Namespace, f.Name.Name); service != nil && front.IsFront(service) {
+		if service := view.Service(f.Name); service != nil && front.IsFront(service) {
 			set := serving.Of(service)
 			p.serving[f.Name], sets[set.Name] = set, set
 		}
 	}
 	names := slices.Sorted(maps.Keys(sets))
-	for _, node := range nodes {
+	for _, node := range view.Nodes {
 		in := slices.DeleteFunc(slices.Clone(names), func(name string) bool { return !sets[name].Has(node.Name) })
 		if len(in) > 0 {
 			p.choices[node.Name] = strings.Join(in, " ")
 		}
 	}
 	return p
-}
-
-// pools returns the LoadBalancerPools, or nil if kedge gives no addresses of pools.
-func (s *sources) pools() []*unstructured.Unstructured {
-	if s.objects == nil || s.watchedPools == nil {
-		return nil
-	}
-	objects := []*unstructured.Unstructured{}
-	for _, object := range s.watchedPools.List() {
-		if pool, is := object.(*unstructured.Unstructured); is {
-			objects = append(objects, pool)
-		}
-	}
-	return objects
-}
-
-// labelsOf returns the labels of a namespace.
-func (l *lookup) labelsOf(namespace string) labels.Set {
-	if found := l.namespace(namespace); found != nil {
-		return found.Labels
-	}
-	return nil
 }

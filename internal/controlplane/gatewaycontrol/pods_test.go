@@ -3,6 +3,8 @@ package gatewaycontrol
 import (
 	"fmt"
 	"testing"
+
+	"github.com/kedge-dev/kedge/internal/controlplane/gatewaycontrol/kinds"
 )
 
 // TestPodsBehindBackends has a pod that ends, whose address somebody else may get, and an EndpointSlice
@@ -49,7 +51,7 @@ func TestPodsBehindBackends(t *testing.T) {
 		if got := behind(); got != "[10.42.0.5:8080]" {
 			t.Errorf("with the address of somebody else's pod, the endpoints are %s", got)
 		}
-		if got := w.condition(httpRouteResource, "shop", "web", "ResolvedRefs"); got != "False/AddressNotPermitted" {
+		if got := w.condition(kinds.HTTPRoutes, "shop", "web", "ResolvedRefs"); got != "False/AddressNotPermitted" {
 			t.Errorf("the route has ResolvedRefs: %s", got)
 		}
 	})
@@ -77,7 +79,7 @@ endpoints: [{addresses: [192.0.2.241]}]
 		if got := behind(); got != "[10.42.0.5:8080]" {
 			t.Errorf("with an address of a pool, the endpoints are %s", got)
 		}
-		if got := w.condition(httpRouteResource, "shop", "web", "ResolvedRefs"); got != "False/AddressNotPermitted" {
+		if got := w.condition(kinds.HTTPRoutes, "shop", "web", "ResolvedRefs"); got != "False/AddressNotPermitted" {
 			t.Errorf("the route has ResolvedRefs: %s", got)
 		}
 	})

@@ -36,6 +36,8 @@ import (
 	"github.com/kedge-dev/kedge/internal/controlplane/gatewaycontrol/acme"
 	"github.com/kedge-dev/kedge/internal/controlplane/gatewaycontrol/endpoints"
 	"github.com/kedge-dev/kedge/internal/controlplane/gatewaycontrol/front"
+	"github.com/kedge-dev/kedge/internal/controlplane/gatewaycontrol/kinds"
+	"github.com/kedge-dev/kedge/internal/controlplane/loadbalancercontrol"
 )
 
 // world is a cluster with fake clients, a Compiler and a Controller, in a bubble of synctest.
@@ -105,9 +107,9 @@ func run(t *testing.T, objects string, do func(*world)) {
 func newWorld(t *testing.T, ctx context.Context, objects string) *world {
 	t.Helper()
 	kinds := map[schema.GroupVersionResource]string{
-		classResource: "GatewayClassList", gatewayResource: "GatewayList", listenerSetResource: "ListenerSetList", httpRouteResource: "HTTPRouteList",
-		grpcRouteResource: "GRPCRouteList", tlsRouteResource: "TLSRouteList", tcpRouteResource: "TCPRouteList", udpRouteResource: "UDPRouteList",
-		grantResource: "ReferenceGrantList", policyResource: "BackendTLSPolicyList", poolResource: "LoadBalancerPoolList",
+		kinds.Classes: "GatewayClassList", kinds.Gateways: "GatewayList", kinds.ListenerSets: "ListenerSetList", kinds.HTTPRoutes: "HTTPRouteList",
+		kinds.GRPCRoutes: "GRPCRouteList", kinds.TLSRoutes: "TLSRouteList", kinds.TCPRoutes: "TCPRouteList", kinds.UDPRoutes: "UDPRouteList",
+		kinds.Grants: "ReferenceGrantList", kinds.Policies: "BackendTLSPolicyList", loadbalancercontrol.PoolResource: "LoadBalancerPoolList",
 	}
 	w := &world{
 		T: t, ctx: ctx, api: fake.NewClientset(),
@@ -194,7 +196,7 @@ func (w *world) put(object *unstructured.Unstructured) error {
 	tracker, stored := w.custom.Tracker(), runtime.Object(object)
 	resource, _ := meta.UnsafeGuessKindToResource(gvk)
 	if gvk.Kind == "Gateway" {
-		resource = gatewayResource // and not "gatewaies"
+		resource = kinds.Gateways // and not "gatewaies"
 	}
 	if typed := kubernetesKind(gvk.Kind); typed != nil {
 		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, typed); err != nil {
@@ -255,8 +257,8 @@ func (w *world) condition(kind schema.GroupVersionResource, namespace, name, con
 	for _, one := range conditions {
 		fields := one.(map[string]any)
 		if fields["type"] == condition {
-			if _, err := time.Parse(time.RFC3339, fmt.Sprint(fields[timeField])); err != nil {
-				w.Errorf("condition %s of %s has the time %v", condition, name, fields[timeField])
+			if _, err := time.Parse(time.RFC3339, fmt.Sprint(fields["lastTransitionTime"])); err != nil {
+				w.Errorf("condition %s of %s has the time %v", condition, name, fields["lastTransitionTime"])
 			}
 			return fmt.Sprintf("%v/%v", fields["status"], fields["reason"])
 		}

@@ -14,7 +14,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/uuid"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
@@ -119,24 +118,18 @@ type term struct {
 	ask func(context.Context, question) answer
 	// changes receives when a node has changed, or when the resolver has an answer.
 	changes objectcache.Changes
-	// written are the Plans that were written last, until the cache has them.
-	written map[types.UID]written
+	// written are the Plans that were written last, until the cache has them. What another Plan
+	// may do follows from them, too.
+	written objectcache.Written[*upgrades.Plan]
 	now     func() time.Time
 	newID   func() string
-}
-
-// written is a Plan as it was written over a version of it. What another Plan may do follows from
-// it, too.
-type written struct {
-	over string
-	plan *upgrades.Plan
 }
 
 // newTerm makes a term without what comes from informers.
 func newTerm(cfg ControllerConfig, log *logrus.Entry, api kubernetes.Interface, custom dynamic.Interface, recorder record.EventRecorder) *term {
 	t := &term{
 		ControllerConfig: cfg, log: log, api: api, custom: custom, events: recorder,
-		changes: objectcache.NewChanges(), written: map[types.UID]written{}, now: time.Now, newID: func() string { return string(uuid.NewUUID()) },
+		changes: objectcache.NewChanges(), now: time.Now, newID: func() string { return string(uuid.NewUUID()) },
 	}
 	t.resolver = &resolver{store: cfg.Plans.cfg.Store, keyFile: release.KeyFile, answered: t.changes.Notify, tasks: map[string]*task{}}
 	t.ask = t.resolver.ask
@@ -188,14 +181,13 @@ func (t *term) sync(ctx context.Context, plans []*upgrades.Plan) (again time.Dur
 
 // latest returns Plans as they were written last, as long as the cache is behind.
 func (t *term) latest(plans []*upgrades.Plan) []*upgrades.Plan {
-	all, behind := make([]*upgrades.Plan, 0, len(plans)), map[types.UID]written{}
-	for _, plan := range plans {
-		if last, is := t.written[plan.UID]; is && last.over == plan.ResourceVersion {
-			behind[plan.UID], plan = last, last.plan
+	t.written.Turn()
+	all := slices.Clone(plans)
+	for i, plan := range plans {
+		if last, is := t.written.Get(plan); is {
+			all[i] = last
 		}
-		all = append(all, plan)
 	}
-	t.written = behind
 	return all
 }
 
@@ -223,11 +215,7 @@ func (t *term) step(ctx context.Context, plan *upgrades.Plan, plans []*upgrades.
 	if err != nil {
 		return plan, fmt.Errorf("write status of Plan %s: %w", plan.Name, err)
 	}
-	over := plan.ResourceVersion
-	if last, is := t.written[plan.UID]; is {
-		over = last.over
-	}
-	t.written[plan.UID] = written{over, wrote}
+	t.written.Set(plan, wrote)
 	t.tell(plan, &next)
 	return wrote, nil
 }

@@ -1,6 +1,6 @@
 // Package certificates reads the certificates of Secrets, once for each version of a Secret. To
 // check that a key belongs to its certificate takes a tenth of a millisecond and more. Package
-// gateway keeps a Cache for the packages compile and ingress.
+// sources keeps a Cache for the packages compile and ingress.
 package certificates
 
 import (

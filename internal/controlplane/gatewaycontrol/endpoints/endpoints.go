@@ -1,5 +1,5 @@
 // Package endpoints finds the endpoints behind a port of a Service, and decides which of them gateways
-// may connect to. The packages compile and ingress use it by package gateway.
+// may connect to. The packages compile and ingress use it, with the objects that package sources has.
 //
 // The author of an EndpointSlice chooses its addresses, and the gateway of each node connects to them from
 // the network of its node. So an endpoint counts only if its author could reach it himself:

@@ -2,7 +2,7 @@
 // is such a Service: it is of type LoadBalancer and has no selector. Its endpoints are the
 // nodes themselves, at the ports that the gateways there listen on. So addresses, pools and
 // traffic policies of Services are those of Gateways, too, and a port of a node that somebody
-// else has is left to its owner. Package gatewaycontrol keeps the Services; the packages compile and
+// else has is left to its owner. Package services keeps the Services; the packages compile and
 // ingress say what fronts there are.
 package front
 

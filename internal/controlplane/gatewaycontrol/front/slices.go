@@ -149,3 +149,15 @@ func IsSlice(slice *discoveryv1.EndpointSlice) bool {
 	return slice.Labels[discoveryv1.LabelManagedBy] == SliceManager &&
 		owner != nil && owner.APIVersion == "v1" && owner.Kind == "Service" && owner.Name == slice.Labels[discoveryv1.LabelServiceName]
 }
+
+// UpdateSlice returns current with what desired has instead. It fails if kedge has not made current.
+func UpdateSlice(current, desired *discoveryv1.EndpointSlice) (*discoveryv1.EndpointSlice, error) {
+	if !IsSlice(current) {
+		return nil, fmt.Errorf("make EndpointSlice %s/%s: there is one that kedge has not made. Delete it: `kubectl delete endpointslice --namespace %s %s`",
+			desired.Namespace, desired.Name, desired.Namespace, desired.Name)
+	}
+	now := current.DeepCopy()
+	now.Labels = union(desired.Labels, now.Labels)
+	now.OwnerReferences, now.Ports, now.Endpoints = desired.OwnerReferences, desired.Ports, desired.Endpoints
+	return now, nil
+}

@@ -90,7 +90,7 @@ type Owners struct {
 
 // Assigned returns the claims that an administrator has made for namespaces. wrong are the claims whose
 // host is no host name.
-func Assigned(namespaces []Object) (claims, wrong []Claim) {
+func Assigned[N Object](namespaces []N) (claims, wrong []Claim) {
 	for _, namespace := range namespaces {
 		for _, host := range split(namespace.GetAnnotations()[gateways.HostsAnnotation]) {
 			claim := Claim{

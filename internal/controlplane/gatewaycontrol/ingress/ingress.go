@@ -39,6 +39,7 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/routing"
 	"github.com/kedge-dev/kedge/internal/controlplane/gatewaycontrol/certificates"
 	"github.com/kedge-dev/kedge/internal/controlplane/gatewaycontrol/endpoints"
+	"github.com/kedge-dev/kedge/internal/controlplane/gatewaycontrol/faults"
 	"github.com/kedge-dev/kedge/internal/controlplane/gatewaycontrol/front"
 	"github.com/kedge-dev/kedge/internal/controlplane/gatewaycontrol/hosts"
 )
@@ -74,21 +75,22 @@ type Result struct {
 	// controller serves their class, so that nobody else has written the addresses, or will
 	// correct them.
 	Left map[*netv1.Ingress]bool
-	// Faults are in the order of the Ingresses' age.
-	Faults []Fault
+	// Faults are in the order of the Ingresses' age. Their reasons are those of this package, or
+	// endpoints.ReasonRefused.
+	Faults []faults.Fault
 
 	// Secrets and Services are what the Ingresses refer to, whether it exists or not: the
 	// caller has to look at it again when it changes.
 	Secrets, Services map[types.NamespacedName]bool
 }
 
-// Fault says what is wrong with an Ingress. The caller writes it as an Event.
-type Fault struct {
-	Ingress *netv1.Ingress
-	// Reason is one of the reasons of this package, or endpoints.ReasonRefused.
-	Reason string
-	// Message says what is wrong and what the user can do.
-	Message string
+// Refuse adds faults about Ingresses that nodes do not serve. reasons says why, by KIND/NAMESPACE/NAME.
+func (r *Result) Refuse(reasons map[string]string) {
+	for object := range r.Served {
+		if why, refused := reasons["Ingress/"+nameOf(object)]; refused {
+			r.Faults = append(r.Faults, faults.Fault{Object: object, Reason: ReasonNotServed, Message: "Nodes do not serve the Ingress: " + why})
+		}
+	}
 }
 
 // These are the reasons of faults.
@@ -106,8 +108,7 @@ const (
 	ReasonBadBackend = "BadBackend"
 	// ReasonBadCertificate means that a Secret has no certificate that can be used.
 	ReasonBadCertificate = "BadCertificate"
-	// ReasonNotServed means that nodes would not accept what the Ingress says. Package gateway
-	// finds it.
+	// ReasonNotServed means that nodes would not accept what the Ingress says (Result.Refuse).
 	ReasonNotServed = "NotServed"
 )
 
@@ -209,7 +210,7 @@ func (c *compiler) fault(e *entry, reason, format string, values ...any) {
 	message := fmt.Sprintf(format, values...)
 	if !e.faults[message] {
 		e.faults[message] = true
-		c.out.Faults = append(c.out.Faults, Fault{e.Ingress, reason, message})
+		c.out.Faults = append(c.out.Faults, faults.Fault{Object: e.Ingress, Reason: reason, Message: message})
 	}
 }
 

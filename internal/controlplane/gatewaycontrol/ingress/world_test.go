@@ -270,7 +270,7 @@ func covers(pattern, host string, single bool) bool {
 func reasons(r *Result) []string {
 	var all []string
 	for _, fault := range r.Faults {
-		all = append(all, fault.Ingress.Name+" "+fault.Reason)
+		all = append(all, fault.Object.GetName()+" "+fault.Reason)
 	}
 	return all
 }
@@ -281,7 +281,7 @@ func wantFaults(t *testing.T, r *Result, want ...string) {
 	if got := reasons(r); !slices.Equal(got, want) {
 		t.Errorf("faults %v, want %v", got, want)
 		for _, fault := range r.Faults {
-			t.Logf("%s: %s", fault.Ingress.Name, fault.Message)
+			t.Logf("%s: %s", fault.Object.GetName(), fault.Message)
 		}
 	}
 }

@@ -1,4 +1,4 @@
-package gatewaycontrol
+package services
 
 import (
 	"context"
@@ -11,13 +11,14 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/kedge-dev/kedge/internal/base/objectcache"
 	"github.com/kedge-dev/kedge/internal/controlplane/gatewaycontrol/front"
 )
 
 // hostPorts knows the pods with host ports, such as those of another ingress controller. It
 // is told of all pods, and keeps only these.
 type hostPorts struct {
-	stage *stage
+	stage *objectcache.Stage
 
 	mu   sync.Mutex
 	pods map[string]hostPod
@@ -29,33 +30,25 @@ type hostPod struct {
 	ports []string
 }
 
-// watchHostPorts watches pods while there is a shared front.
-func (t *term) watchHostPorts(ctx context.Context, newest *compiled) error {
-	needed := slices.ContainsFunc(newest.fronts, func(f front.Front) bool { return f.Name == front.Shared })
-	if !needed {
-		t.hostPorts.stop()
-		t.hostPorts = nil
-		return nil
-	}
-	if t.hostPorts != nil {
-		return nil
-	}
-	made, own, err := newStage(ctx, t.Informers)
+// watchHostPorts begins to watch. changed is called after each change.
+func watchHostPorts(ctx context.Context, informers objectcache.Source, changed func()) (*hostPorts, error) {
+	stage, err := objectcache.NewStage(ctx, informers)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	t.hostPorts = &hostPorts{stage: made, pods: map[string]hostPod{}}
-	if err := made.handle(made.factory.Core().V1().Pods().Informer(), t.hostPorts.handler(t.changes.Notify)); err != nil {
-		return err
+	h := &hostPorts{stage: stage, pods: map[string]hostPod{}}
+	if err := stage.Handle(stage.Core().V1().Pods().Informer(), h.handler(changed)); err != nil {
+		stage.Stop()
+		return nil, err
 	}
-	made.wait(own)
-	return nil
+	stage.Start()
+	return h, nil
 }
 
 // stop ends watching. It may be called on nil.
 func (h *hostPorts) stop() {
 	if h != nil {
-		h.stage.stop()
+		h.stage.Stop()
 	}
 }
 

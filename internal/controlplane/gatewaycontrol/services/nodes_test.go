@@ -1,4 +1,4 @@
-package gatewaycontrol
+package services
 
 import (
 	"net/netip"

@@ -9,6 +9,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kedge-dev/kedge/internal/base/servicelb"
+	"github.com/kedge-dev/kedge/internal/controlplane/gatewaycontrol/hosts"
+	"github.com/kedge-dev/kedge/internal/controlplane/gatewaycontrol/kinds"
 )
 
 // anotherTenant has an Ingress, a Gateway and a route that want the host of anIngress.
@@ -52,7 +54,7 @@ func TestOwners(t *testing.T) {
 			t.Fatal(err)
 		}
 		w.settle()
-		record, err := w.api.CoreV1().Secrets(hostsName.Namespace).Get(w.ctx, hostsName.Name, metav1.GetOptions{})
+		record, err := w.api.CoreV1().Secrets(hosts.RecordName.Namespace).Get(w.ctx, hosts.RecordName.Name, metav1.GetOptions{})
 		if err != nil || string(record.Data["shop.example"]) != "1 shop" {
 			t.Fatalf("the record is %v, %v", record, err)
 		}
@@ -83,7 +85,7 @@ func TestOwners(t *testing.T) {
 		// An administrator decides otherwise.
 		w.apply(strings.Replace(anotherTenant, "name: thief}", "name: thief, annotations: {gateway.kedge.dev/hosts: \"shop.example, *\"}}", 1))
 		w.settle()
-		if got := w.condition(httpRouteResource, "thief", "r", "Accepted"); got != "True/Accepted" {
+		if got := w.condition(kinds.HTTPRoutes, "thief", "r", "Accepted"); got != "True/Accepted" {
 			t.Errorf("the route of the new owner has Accepted=%s", got)
 		}
 		if got, want := w.events(), "NoHostName Namespace /thief ×1"; !slices.Contains(got, want) {

@@ -1,4 +1,4 @@
-package gatewaycontrol
+package statuses
 
 import (
 	"encoding/json"

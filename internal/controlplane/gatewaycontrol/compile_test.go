@@ -29,9 +29,9 @@ func TestRefusals(t *testing.T) {
 		"Ingress/shop/i/x":   {Name: "Ingress/shop/i", Rules: bad},
 	}}
 	c.adopt(unsound, nil)
-	faults := faultsOf(c)
-	if len(faults) != 2 || faults[0].reason != "UnsupportedValue" || !strings.Contains(faults[0].message, "invalid size of a body") ||
-		faults[1].object != object || faults[1].reason != "NotServed" {
+	faults := c.allFaults()
+	if len(faults) != 2 || faults[0].Reason != "UnsupportedValue" || !strings.Contains(faults[0].Message, "invalid size of a body") ||
+		faults[1].Object != object || faults[1].Reason != "NotServed" {
 		t.Errorf("the faults are %v", faults)
 	}
 	if theirs := c.gateways.HTTPRoutes[route].Parents[1].Conditions; len(theirs) != 0 {

@@ -1,4 +1,4 @@
-package gatewaycontrol
+package statuses
 
 import (
 	"cmp"
@@ -14,16 +14,21 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	networkingv1 "k8s.io/client-go/kubernetes/typed/networking/v1"
 
 	"github.com/kedge-dev/kedge/internal/base/servicelb"
+	"github.com/kedge-dev/kedge/internal/controlplane/gatewaycontrol/faults"
 	"github.com/kedge-dev/kedge/internal/controlplane/gatewaycontrol/front"
+	"github.com/kedge-dev/kedge/internal/controlplane/gatewaycontrol/ingress"
 )
 
 // maxCleared bounds the memory for Ingresses that kedge no longer serves.
 const maxCleared = 10_000
 
-// statuses is what a term knows of the statuses of Ingresses.
-type statuses struct {
+// Ingresses writes the addresses of the shared front into the statuses of Ingresses. One goroutine
+// uses it.
+type Ingresses struct {
+	Client networkingv1.IngressesGetter
 	// addresses are the last ones that the shared front had.
 	addresses []netv1.IngressLoadBalancerIngress
 	// served are the Ingresses that kedge serves, or has served until their status is clear.
@@ -32,73 +37,58 @@ type statuses struct {
 	cleared map[types.UID]bool
 }
 
-// syncIngresses writes the addresses of the shared front into the statuses of the Ingresses
-// that kedge serves.
-func (t *term) syncIngresses(ctx context.Context, newest *compiled, failed func(error)) {
-	shared := t.sharedService()
+// Write writes the addresses of the shared front into the statuses of the Ingresses that kedge
+// serves. shared is the Service of the front, or nil. Write calls failed with each error, and with nil.
+func (i *Ingresses) Write(ctx context.Context, r *ingress.Result, shared *corev1.Service, failed func(error)) {
 	served := map[types.UID]bool{}
-	for _, object := range sorted(newest.ingresses.Served) {
+	for _, object := range sorted(r.Served) {
 		served[object.UID] = true
 		if ctx.Err() != nil {
 			return
 		}
 		var wanted []netv1.IngressLoadBalancerIngress
-		if newest.ingresses.Served[object] {
-			wanted = addressesFor(object, shared)
+		if r.Served[object] {
+			wanted = addressesOf(shared, portsOf(object))
 		}
 		if !equality.Semantic.DeepEqual(object.Status.LoadBalancer.Ingress, wanted) {
-			failed(t.writeIngress(ctx, object, wanted))
+			failed(i.write(ctx, object, wanted))
 		}
 	}
-	for object := range newest.ingresses.Left {
-		if t.ingresses.served[object.UID] && !t.ingresses.cleared[object.UID] {
+	for object := range r.Left {
+		if i.served[object.UID] && !i.cleared[object.UID] {
 			served[object.UID] = true // it was not possible to clear it
 		}
 	}
-	t.ingresses.served = served
+	i.served = served
 }
 
-// clearIngresses takes the addresses of the shared front from the statuses of Ingresses that
-// kedge no longer serves. It does so once for each: if another controller gives an Ingress the
-// same addresses, these are that controller's.
-func (t *term) clearIngresses(ctx context.Context, newest *compiled, failed func(error)) {
-	if addresses := t.sharedAddresses(); len(addresses) > 0 {
-		t.ingresses.addresses = addresses
+// Clear takes the addresses of the shared front from the statuses of Ingresses that kedge no longer
+// serves. It does so once for each: if another controller gives an Ingress the same addresses, these
+// are that controller's. shared and failed are as in Write.
+func (i *Ingresses) Clear(ctx context.Context, r *ingress.Result, shared *corev1.Service, failed func(error)) {
+	if addresses := addressesOf(shared, nil); len(addresses) > 0 {
+		i.addresses = addresses
 	}
-	if len(t.ingresses.cleared) > maxCleared || t.ingresses.cleared == nil {
-		t.ingresses.cleared = map[types.UID]bool{}
+	if len(i.cleared) > maxCleared || i.cleared == nil {
+		i.cleared = map[types.UID]bool{}
 	}
-	for object := range newest.ingresses.Served {
-		delete(t.ingresses.cleared, object.UID)
+	for object := range r.Served {
+		delete(i.cleared, object.UID)
 	}
-	for _, object := range sorted(newest.ingresses.Left) {
+	for _, object := range sorted(r.Left) {
 		if ctx.Err() != nil {
 			return
 		}
-		if t.ingresses.cleared[object.UID] || !t.ingresses.served[object.UID] && !newest.ingresses.Left[object] ||
-			len(t.ingresses.addresses) == 0 || !equality.Semantic.DeepEqual(object.Status.LoadBalancer.Ingress, t.ingresses.addresses) {
+		if i.cleared[object.UID] || !i.served[object.UID] && !r.Left[object] ||
+			len(i.addresses) == 0 || !equality.Semantic.DeepEqual(object.Status.LoadBalancer.Ingress, i.addresses) {
 			continue
 		}
-		err := t.writeIngress(ctx, object, nil)
+		err := i.write(ctx, object, nil)
 		failed(err)
 		if err == nil {
-			t.ingresses.cleared[object.UID] = true
+			i.cleared[object.UID] = true
 		}
 	}
-}
-
-// sharedAddresses returns the addresses of the shared front.
-func (t *term) sharedAddresses() []netv1.IngressLoadBalancerIngress {
-	return addressesOf(t.sharedService(), nil)
-}
-
-// sharedService returns the Service of the shared front, or nil.
-func (t *term) sharedService() *corev1.Service {
-	service, err := t.services.Services(front.Shared.Namespace).Get(front.Shared.Name)
-	if err != nil || !front.IsFront(service) { // there is none
-		return nil
-	}
-	return service
 }
 
 // portsOf returns the ports of the shared front that an Ingress needs.
@@ -110,15 +100,9 @@ func portsOf(object *netv1.Ingress) []corev1.ServicePort {
 	return ports
 }
 
-// addressesFor returns the addresses that serve a port of an Ingress.
-func addressesFor(object *netv1.Ingress, shared *corev1.Service) []netv1.IngressLoadBalancerIngress {
-	return addressesOf(shared, portsOf(object))
-}
-
-// unreachable says which ports of Ingresses no address serves, and why. The Service of the front
-// has an Event of its own, which the users of Ingresses cannot see.
-func (t *term) unreachable(newest *compiled) (faults []fault) {
-	shared := t.sharedService()
+// Unreachable says which ports of Ingresses no address serves, and why. The Service of the front,
+// which may be nil, has an Event of its own, which the users of Ingresses cannot see.
+func Unreachable(r *ingress.Result, shared *corev1.Service) (all []faults.Fault) {
 	if shared == nil {
 		return nil
 	}
@@ -126,14 +110,16 @@ func (t *term) unreachable(newest *compiled) (faults []fault) {
 	if condition == nil || condition.Message == "" || condition.Reason == servicelb.Waiting {
 		return nil
 	}
-	for object, isServed := range newest.ingresses.Served {
+	for object, isServed := range r.Served {
 		for _, port := range portsOf(object) {
 			if isServed && servicelb.IsAbout(condition.Message, &port) && len(addressesOf(shared, []corev1.ServicePort{port})) == 0 {
-				faults = append(faults, fault{object, condition.Reason, fmt.Sprintf("No address serves port %d of the Ingress: %s", port.Port, condition.Message)})
+				all = append(all, faults.Fault{
+					Object: object, Reason: condition.Reason, Message: fmt.Sprintf("No address serves port %d of the Ingress: %s", port.Port, condition.Message),
+				})
 			}
 		}
 	}
-	return faults
+	return all
 }
 
 // sorted returns Ingresses in the order of their names.
@@ -143,7 +129,7 @@ func sorted(objects map[*netv1.Ingress]bool) []*netv1.Ingress {
 	})
 }
 
-func (t *term) writeIngress(ctx context.Context, object *netv1.Ingress, addresses []netv1.IngressLoadBalancerIngress) error {
+func (i *Ingresses) write(ctx context.Context, object *netv1.Ingress, addresses []netv1.IngressLoadBalancerIngress) error {
 	patch, err := json.Marshal(map[string]any{
 		"metadata": map[string]any{"uid": object.UID, "resourceVersion": object.ResourceVersion},
 		"status":   map[string]any{"loadBalancer": map[string]any{"ingress": addresses}},
@@ -151,7 +137,7 @@ func (t *term) writeIngress(ctx context.Context, object *netv1.Ingress, addresse
 	if err != nil {
 		return fmt.Errorf("encode patch: %w", err)
 	}
-	_, err = t.api.NetworkingV1().Ingresses(object.Namespace).Patch(ctx, object.Name, types.MergePatchType, patch, metav1.PatchOptions{}, "status")
+	_, err = i.Client.Ingresses(object.Namespace).Patch(ctx, object.Name, types.MergePatchType, patch, metav1.PatchOptions{}, "status")
 	if err != nil {
 		return fmt.Errorf("write status of Ingress %s/%s: %w", object.Namespace, object.Name, err)
 	}

@@ -1,10 +1,11 @@
-package gatewaycontrol
+// Package kinds has the kinds of the Gateway API as resources, and watches kinds that the API server
+// may not know. Package sources watches them, and package statuses writes them.
+package kinds
 
 import (
 	"context"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/sirupsen/logrus"
@@ -18,45 +19,34 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	gwv1 "sigs.k8s.io/gateway-api/apis/v1"
+
+	"github.com/kedge-dev/kedge/internal/base/objectcache"
 )
 
 // The resources of the Gateway API. Clients of these kinds are dynamic: the typed clientset
 // would add the apply configurations and the scheme of all versions to the executable.
 var (
-	classResource       = resource("gatewayclasses")
-	gatewayResource     = resource("gateways")
-	listenerSetResource = resource("listenersets")
-	httpRouteResource   = resource("httproutes")
-	grpcRouteResource   = resource("grpcroutes")
-	tlsRouteResource    = resource("tlsroutes")
-	tcpRouteResource    = resource("tcproutes")
-	udpRouteResource    = resource("udproutes")
-	grantResource       = resource("referencegrants")
-	policyResource      = resource("backendtlspolicies")
-	// poolResource is in /manifests/servicelb/pools.yaml.
-	poolResource = schema.GroupVersionResource{Group: "kedge.dev", Version: "v1alpha1", Resource: "loadbalancerpools"}
+	Classes      = resource("gatewayclasses")
+	Gateways     = resource("gateways")
+	ListenerSets = resource("listenersets")
+	HTTPRoutes   = resource("httproutes")
+	GRPCRoutes   = resource("grpcroutes")
+	TLSRoutes    = resource("tlsroutes")
+	TCPRoutes    = resource("tcproutes")
+	UDPRoutes    = resource("udproutes")
+	Grants       = resource("referencegrants")
+	Policies     = resource("backendtlspolicies")
 )
 
 func resource(name string) schema.GroupVersionResource {
 	return schema.GroupVersionResource{Group: gwv1.GroupName, Version: gwv1.GroupVersion.Version, Resource: name}
 }
 
-// watched are the objects of a custom kind. It has only what one reader needs of an informer:
-// the store, and a function that is called after each change.
-type watched struct {
-	cache.Store
-	synced <-chan struct{}
-}
-
-// watchKind watches a kind until ctx ends. running ends afterwards. convert is applied to each
-// object.
-func watchKind(ctx context.Context, running *sync.WaitGroup, client dynamic.Interface, kind schema.GroupVersionResource, convert cache.TransformFunc, changed func()) *watched {
+// Watch watches a kind as part of a stage, and returns the objects. convert is applied to each
+// object, and changed is called after each change. While the API server does not know the kind,
+// there are no objects of it: an error would be logged at each attempt.
+func Watch(stage *objectcache.Stage, client dynamic.Interface, kind schema.GroupVersionResource, convert cache.TransformFunc, changed func()) cache.Store {
 	of := client.Resource(kind)
-	handler := cache.ResourceEventHandlerFuncs{
-		AddFunc: func(any) { changed() }, UpdateFunc: func(any, any) { changed() }, DeleteFunc: func(any) { changed() },
-	}
-	// While the API server does not know the kind, there are no objects of it. An error would be
-	// logged at each attempt.
 	store, controller := cache.NewInformerWithOptions(cache.InformerOptions{
 		ListerWatcher: cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
 			ListWithContextFunc: func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
@@ -75,11 +65,13 @@ func watchKind(ctx context.Context, running *sync.WaitGroup, client dynamic.Inte
 			},
 		}, client),
 		ObjectType: &unstructured.Unstructured{},
-		Handler:    handler,
-		Transform:  convert,
+		Handler: cache.ResourceEventHandlerFuncs{
+			AddFunc: func(any) { changed() }, UpdateFunc: func(any, any) { changed() }, DeleteFunc: func(any) { changed() },
+		},
+		Transform: convert,
 	})
-	running.Go(func() { controller.RunWithContext(ctx) })
-	return &watched{store, controller.HasSyncedChecker().Done()}
+	stage.Go(controller.RunWithContext, controller.HasSyncedChecker().Done())
+	return store
 }
 
 // absentPause is how long a watch of a kind lasts that the API server does not know.
@@ -96,20 +88,10 @@ func nothing(ctx context.Context) watch.Interface {
 	return events
 }
 
-// wait waits until all objects are there. It returns false if ctx ends before.
-func (w *watched) wait(ctx context.Context) bool {
-	select {
-	case <-w.synced:
-	case <-ctx.Done():
-		return false
-	}
-	return true
-}
-
-// typed is a cache.TransformFunc that makes an object of a Go type, without managedFields. An
-// object that does not fit the type stays as it is, and list leaves it out: an error would
+// Typed is a cache.TransformFunc that makes an object of a Go type, without managedFields. An
+// object that does not fit the type stays as it is, and List leaves it out: an error would
 // keep all other objects from the store.
-func typed[T any](object any) (any, error) {
+func Typed[T any](object any) (any, error) {
 	custom, is := object.(*unstructured.Unstructured)
 	if !is {
 		return object, nil
@@ -117,23 +99,23 @@ func typed[T any](object any) (any, error) {
 	unstructured.RemoveNestedField(custom.Object, "metadata", "managedFields")
 	converted := new(T)
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(custom.Object, converted); err != nil {
-		logrus.WithField("component", name).Warnf("Ignoring %s %s/%s, which cannot be read: %v", custom.GetKind(), custom.GetNamespace(), custom.GetName(), err)
+		logrus.WithField("component", "gateway-compiler").Warnf("Ignoring %s %s/%s, which cannot be read: %v", custom.GetKind(), custom.GetNamespace(), custom.GetName(), err)
 		return object, nil
 	}
 	return converted, nil
 }
 
-// list returns the objects of a kind, sorted by name. It returns nil if the kind is not
-// watched.
-func list[T any, P interface {
+// List returns the objects of a store, sorted by name. It returns nil if there is no store,
+// because the kind is not watched.
+func List[T any, P interface {
 	*T
 	metav1.Object
-}](w *watched) []P {
-	if w == nil {
+}](store cache.Store) []P {
+	if store == nil {
 		return nil
 	}
-	var all []P
-	for _, object := range w.List() {
+	all := []P{}
+	for _, object := range store.List() {
 		if converted, is := object.(P); is {
 			all = append(all, converted)
 		}

@@ -1,0 +1,53 @@
+package hosts
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+)
+
+// RecordName is the Secret with the Record. It has nothing that is secret. It is one because
+// servers have a cache of Secrets anyway.
+var RecordName = types.NamespacedName{Namespace: "kube-system", Name: "kedge-gateway-hosts"}
+
+// RecordOf reads the Secret RecordName, which may be nil.
+func RecordOf(secret *corev1.Secret) Record {
+	if secret == nil {
+		return nil
+	}
+	return ReadRecord(secret.Data)
+}
+
+// WriteRecord records which namespace has which host. secret is the Secret RecordName as it is, or
+// nil. It is made if need be.
+func (o *Owners) WriteRecord(ctx context.Context, client typedcorev1.SecretsGetter, secret *corev1.Secret) error {
+	before := RecordOf(secret)
+	changes := Changes(before, o.Record(before))
+	if o == nil || len(changes) == 0 {
+		return nil
+	}
+	patch, err := json.Marshal(map[string]any{"data": changes})
+	if err != nil {
+		return fmt.Errorf("encode patch: %w", err)
+	}
+	secrets := client.Secrets(RecordName.Namespace)
+	_, err = secrets.Patch(ctx, RecordName.Name, types.MergePatchType, patch, metav1.PatchOptions{})
+	if apierrors.IsNotFound(err) {
+		maps.DeleteFunc(changes, func(_ string, value []byte) bool { return value == nil })
+		_, err = secrets.Create(ctx, &corev1.Secret{
+			ObjectMeta: metav1.ObjectMeta{Name: RecordName.Name, Labels: map[string]string{"app.kubernetes.io/managed-by": "kedge"}},
+			Data:       changes,
+		}, metav1.CreateOptions{})
+	}
+	if err != nil {
+		return fmt.Errorf("write Secret %s: %w", RecordName, err)
+	}
+	return nil
+}
