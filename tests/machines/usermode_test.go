@@ -1,6 +1,7 @@
 package machines
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -90,6 +91,7 @@ func (k userMode) booted(t *testing.T, l *life) {
 	l.sh(t, `grep -q "cpu MHz" /proc/cpuinfo || { sed 's/^vendor_id.*/&\ncpu MHz\t\t: 2000.000/' /proc/cpuinfo >/run/cpuinfo && mount --bind /run/cpuinfo /proc/cpuinfo; }`)
 }
 
+// mount tries the two ways in which kernels take the folder: the second one is that of kernels before 6.11.
 func (k userMode) mount(l *life) string {
-	return "mount -t hostfs -o " + l.tree + " none " + sourceTree
+	return fmt.Sprintf("{ mount -t hostfs -o hostfs=%[1]s none %[2]s || mount -t hostfs -o %[1]s none %[2]s; }", l.tree, sourceTree)
 }
