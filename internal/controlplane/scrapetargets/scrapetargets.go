@@ -145,10 +145,7 @@ func sameTargets(before, now *corev1.Node) bool {
 // ofAPI tells whether an object, which may be deleted, is an EndpointSlice of the Service
 // kubernetes.
 func ofAPI(object any) bool {
-	if gone, ok := object.(cache.DeletedFinalStateUnknown); ok {
-		object = gone.Obj
-	}
-	slice, ok := object.(*discoveryv1.EndpointSlice)
+	slice, ok := objectcache.Latest(object).(*discoveryv1.EndpointSlice)
 	return ok && slice.Namespace == metav1.NamespaceDefault && slice.Labels[discoveryv1.LabelServiceName] == "kubernetes"
 }
 
