@@ -1,7 +1,6 @@
 package policy
 
 import (
-	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -78,22 +77,6 @@ func union(spans []span) (joined []span) {
 	return joined
 }
 
-// unionPorts sorts ranges of ports, and joins those of a protocol that overlap or touch.
-func unionPorts(ports []netpolicy.Ports) (joined []netpolicy.Ports) {
-	ports = slices.Clone(ports)
-	slices.SortFunc(ports, func(a, b netpolicy.Ports) int {
-		return cmp.Or(cmp.Compare(a.Protocol, b.Protocol), cmp.Compare(a.First, b.First))
-	})
-	for _, p := range ports {
-		if n := len(joined); n > 0 && joined[n-1].Protocol == p.Protocol && int(p.First) <= int(joined[n-1].Last)+1 {
-			joined[n-1].Last = max(joined[n-1].Last, p.Last)
-			continue
-		}
-		joined = append(joined, p)
-	}
-	return joined
-}
-
 // formatPorts returns ports as nft reads them: protocol . ports. The protocol is a number,
 // because hosts may have no file with the names of protocols.
 func formatPorts(p netpolicy.Ports) string {
@@ -160,7 +143,7 @@ func disjoint(areas []area) (cut []area, tooMany bool) {
 		for _, a := range open {
 			ports = append(ports, a.ports)
 		}
-		ports = unionPorts(ports)
+		ports = netpolicy.Union(ports)
 		if len(pendingPorts) > 0 && slices.Equal(ports, pendingPorts) && pending.last.Next() == first {
 			pending.last = last
 			continue
