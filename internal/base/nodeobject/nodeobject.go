@@ -3,14 +3,12 @@ package nodeobject
 
 import (
 	"context"
-	"encoding/json"
-	"fmt"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+
+	"github.com/kedge-dev/kedge/internal/base/mergepatch"
 )
 
 // Ready returns the condition Ready of a Node. If the Node has none, the condition has no status.
@@ -52,10 +50,5 @@ func Annotate(ctx context.Context, nodes typedcorev1.NodeInterface, name string,
 			values[key] = &value
 		}
 	}
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": values}})
-	if err != nil {
-		return fmt.Errorf("encode patch: %w", err)
-	}
-	_, err = nodes.Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{}, "status")
-	return err
+	return mergepatch.Send(ctx, nodes, name, map[string]any{"metadata": map[string]any{"annotations": values}}, "status")
 }
