@@ -141,13 +141,11 @@ func (c *Compiler) rest() bool {
 // follow keeps the model in step with pods and namespaces until there is no policy any
 // more or ctx ends.
 func (c *Compiler) follow(ctx context.Context, ready func()) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	factory, err := c.cfg.Informers(ctx)
+	ctx, factory, end, err := c.cfg.Informers.Open(ctx)
 	if err != nil {
 		return err
 	}
-	defer factory.Shutdown()
+	defer end()
 	c.mu.Lock()
 	c.term++
 	term := c.term

@@ -84,24 +84,20 @@ func New(cfg Config) *Targets {
 // Lead writes what is missing or has changed until ctx ends. It is ready at once: nothing
 // waits for it.
 func (t *Targets) Lead(ctx context.Context, ready func()) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
+	ctx, factory, end, err := t.cfg.Informers.Open(ctx)
+	if err != nil {
+		return err
+	}
+	defer end()
 	if t.cfg.Client != nil {
 		client := t.cfg.Client(ctx)
 		// Each write of Endpoints brings a warning that they are deprecated. But the usual
 		// monitors look for them.
 		client.WarningHandler = rest.NoWarnings{}
-		var err error
 		if t.api, err = kubernetes.NewForConfig(client); err != nil {
 			return fmt.Errorf("make client: %w", err)
 		}
 	}
-	factory, err := t.cfg.Informers(ctx)
-	if err != nil {
-		return err
-	}
-	defer factory.Shutdown()
-	defer cancel()
 	t.nodes, t.slices = factory.Core().V1().Nodes().Lister(), factory.Discovery().V1().EndpointSlices().Lister()
 	t.written = map[metrics.Part][]corev1.EndpointSubset{}
 

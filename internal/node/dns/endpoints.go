@@ -68,14 +68,11 @@ func (e *Endpoints) Run(ctx context.Context, ready func()) error {
 		}
 		e.api = api
 	}
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	factory, err := e.cfg.Informers(ctx)
+	ctx, factory, end, err := e.cfg.Informers.Open(ctx)
 	if err != nil {
 		return err
 	}
-	defer factory.Shutdown()
-	defer cancel()
+	defer end()
 
 	changes := objectcache.NewChanges()
 	nodes, nodeSync := factory.Core().V1().Nodes().Lister(), factory.Core().V1().Nodes().Informer()

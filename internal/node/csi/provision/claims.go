@@ -78,13 +78,11 @@ func (*claims) Name() string { return "claims" }
 
 // Run implements component.Component.
 func (c *claims) Run(ctx context.Context, ready func()) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	factory, err := c.Informers(ctx)
+	ctx, factory, end, err := c.Informers.Open(ctx)
 	if err != nil {
 		return err
 	}
-	defer factory.Shutdown()
+	defer end()
 	c.events = events.NewRecorder(ctx, c.api, localstorage.Driver, c.Node)
 	c.queue = namequeue.New("provisioner", firstRetry, lastRetry)
 	core, classes := factory.Core().V1(), factory.Storage().V1().StorageClasses()
