@@ -3,6 +3,8 @@ package nodeobject
 
 import (
 	"context"
+	"net/netip"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -38,6 +40,31 @@ func Anew() func(*corev1.Node) bool {
 		}
 		return !heard.Before(began) || !heard.Equal(*first)
 	}
+}
+
+// Addresses returns the addresses of a Node in the order of its status: those of these types, or all
+// without types. It leaves out host names. IPv4 addresses in the form of IPv6 are IPv4 addresses.
+func Addresses(node *corev1.Node, of ...corev1.NodeAddressType) (found []netip.Addr) {
+	for _, address := range node.Status.Addresses {
+		if len(of) > 0 && !slices.Contains(of, address.Type) {
+			continue
+		}
+		if ip, err := netip.ParseAddr(address.Address); err == nil {
+			found = append(found, ip.Unmap())
+		}
+	}
+	return found
+}
+
+// InternalIP returns the first InternalIP of a Node as it is in the status, or an empty text if there is
+// none.
+func InternalIP(node *corev1.Node) string {
+	for _, address := range node.Status.Addresses {
+		if address.Type == corev1.NodeInternalIP {
+			return address.Address
+		}
+	}
+	return ""
 }
 
 // Annotate sets annotations of a Node, and removes those whose value is empty. The components of a

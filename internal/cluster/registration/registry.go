@@ -23,6 +23,7 @@ import (
 
 	"github.com/kedge-dev/kedge/internal/base/component"
 	"github.com/kedge-dev/kedge/internal/base/loop"
+	"github.com/kedge-dev/kedge/internal/base/nodeobject"
 	"github.com/kedge-dev/kedge/internal/base/objectcache"
 )
 
@@ -185,15 +186,9 @@ func (r *Registry) secretGone(key string) {
 
 // nodeIs takes in a Node that is new or has changed, with its addresses.
 func (r *Registry) nodeIs(ctx context.Context, node *corev1.Node) {
-	addresses := []netip.Addr{}
-	for _, address := range node.Status.Addresses {
-		if ip, err := netip.ParseAddr(address.Address); err == nil && address.Type == corev1.NodeInternalIP {
-			addresses = append(addresses, ip.Unmap())
-		}
-	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.addresses[node.Name] = addresses
+	r.addresses[node.Name] = nodeobject.Addresses(node, corev1.NodeInternalIP)
 	if registration, ok := r.registrations[node.Name]; ok && (!registration.Registered || node.Annotations[NodeAnnotation] != registration.mark()) {
 		r.settleLocked(ctx, node.Name, 0)
 	}

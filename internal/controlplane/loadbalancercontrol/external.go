@@ -17,6 +17,7 @@ import (
 
 	"github.com/kedge-dev/kedge/internal/base/events"
 	"github.com/kedge-dev/kedge/internal/base/servicelb"
+	"github.com/kedge-dev/kedge/internal/cluster/servers"
 )
 
 // reasonRefused is the reason of the condition, and of Events, of Services whose external addresses
@@ -75,13 +76,7 @@ func (t *term) apiServers() (addresses []netip.Addr) {
 	// Listing a cache does not fail.
 	found, _ := t.slices.EndpointSlices(metav1.NamespaceDefault).List(labels.SelectorFromSet(labels.Set{discoveryv1.LabelServiceName: "kubernetes"}))
 	for _, slice := range found {
-		for _, endpoint := range slice.Endpoints {
-			for _, text := range endpoint.Addresses {
-				if address, err := netip.ParseAddr(text); err == nil {
-					addresses = append(addresses, address.Unmap())
-				}
-			}
-		}
+		addresses = append(addresses, servers.IPs(slice)...)
 	}
 	return addresses
 }

@@ -23,6 +23,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/util/sets"
 	applycorev1 "k8s.io/client-go/applyconfigurations/core/v1"
 	"k8s.io/client-go/kubernetes"
 	corelisters "k8s.io/client-go/listers/core/v1"
@@ -32,7 +33,9 @@ import (
 
 	"github.com/kedge-dev/kedge/internal/base/metrics"
 	"github.com/kedge-dev/kedge/internal/base/namequeue"
+	"github.com/kedge-dev/kedge/internal/base/nodeobject"
 	"github.com/kedge-dev/kedge/internal/base/objectcache"
+	"github.com/kedge-dev/kedge/internal/cluster/servers"
 )
 
 const (
@@ -206,12 +209,12 @@ func addresses(nodes []*corev1.Node, label string) []corev1.EndpointAddress {
 		if _, ok := node.Labels[label]; !ok {
 			continue
 		}
-		i := slices.IndexFunc(node.Status.Addresses, func(a corev1.NodeAddress) bool { return a.Type == corev1.NodeInternalIP })
-		if i < 0 {
+		ip := nodeobject.InternalIP(node)
+		if ip == "" {
 			continue
 		}
 		found = append(found, corev1.EndpointAddress{
-			IP:        node.Status.Addresses[i].Address,
+			IP:        ip,
 			NodeName:  &node.Name,
 			TargetRef: &corev1.ObjectReference{Kind: "Node", Name: node.Name},
 		})
@@ -222,24 +225,15 @@ func addresses(nodes []*corev1.Node, label string) []corev1.EndpointAddress {
 // withoutNode returns the addresses of the API servers that no node has: those of servers
 // with disable-agent.
 func withoutNode(nodes []*corev1.Node, slicesOfAPI []*discoveryv1.EndpointSlice) []corev1.EndpointAddress {
-	known := map[string]bool{}
-	for _, node := range nodes {
-		for _, address := range node.Status.Addresses {
-			known[address.Address] = true
-		}
-	}
-	found := map[netip.Addr]bool{}
+	without := sets.New[netip.Addr]()
 	for _, slice := range slicesOfAPI {
-		for _, endpoint := range slice.Endpoints {
-			for _, address := range endpoint.Addresses {
-				if ip, err := netip.ParseAddr(address); err == nil && !known[address] {
-					found[ip] = true
-				}
-			}
-		}
+		without.Insert(servers.IPs(slice)...)
+	}
+	for _, node := range nodes {
+		without.Delete(nodeobject.Addresses(node)...)
 	}
 	var list []corev1.EndpointAddress
-	for _, ip := range slices.SortedFunc(maps.Keys(found), netip.Addr.Compare) {
+	for _, ip := range slices.SortedFunc(maps.Keys(without), netip.Addr.Compare) {
 		list = append(list, corev1.EndpointAddress{IP: ip.String()})
 	}
 	return list

@@ -21,6 +21,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/kedge-dev/kedge/internal/base/loop"
+	"github.com/kedge-dev/kedge/internal/base/nodeobject"
 	"github.com/kedge-dev/kedge/internal/base/objectcache"
 )
 
@@ -196,11 +197,7 @@ func wantedSlices(nodes []*corev1.Node) map[string]*discoveryv1.EndpointSlice {
 // internalIPs returns the node's first InternalIP of each family, where its DNS listens.
 func internalIPs(node *corev1.Node) map[discoveryv1.AddressType]netip.Addr {
 	found := map[discoveryv1.AddressType]netip.Addr{}
-	for _, address := range node.Status.Addresses {
-		ip, err := netip.ParseAddr(address.Address)
-		if err != nil || address.Type != corev1.NodeInternalIP {
-			continue
-		}
+	for _, ip := range nodeobject.Addresses(node, corev1.NodeInternalIP) {
 		family := discoveryv1.AddressTypeIPv6
 		if ip.Is4() {
 			family = discoveryv1.AddressTypeIPv4

@@ -18,6 +18,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/utils/ptr"
 )
 
@@ -63,7 +64,7 @@ type Finder struct {
 	// ranges are the pod CIDRs of nodes, and hosts the addresses of all nodes. They are read when they
 	// are needed.
 	ranges map[string][]netip.Prefix
-	hosts  map[netip.Addr]bool
+	hosts  sets.Set[netip.Addr]
 }
 
 // key is a port of a Service.
