@@ -23,12 +23,8 @@ func (s span) String() string {
 func spanOf(cidr netip.Prefix) span {
 	cidr = cidr.Masked()
 	bytes := cidr.Addr().AsSlice()
-	for i := range bytes {
-		for bit := range 8 {
-			if 8*i+bit >= cidr.Bits() {
-				bytes[i] |= 0x80 >> bit
-			}
-		}
+	for bit := cidr.Bits(); bit < 8*len(bytes); bit++ {
+		bytes[bit/8] |= 0x80 >> (bit % 8)
 	}
 	last, _ := netip.AddrFromSlice(bytes)
 	return span{cidr.Addr(), last}
