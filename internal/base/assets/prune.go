@@ -3,6 +3,7 @@ package assets
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 )
 
@@ -12,12 +13,7 @@ func superseded(root, digest string) bool {
 	if err != nil {
 		return false
 	}
-	for _, entry := range entries {
-		if entry.IsDir() && entry.Name() != digest {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(entries, func(entry os.DirEntry) bool { return entry.IsDir() && entry.Name() != digest })
 }
 
 // prune removes the helpers of other builds, and what an interruption has left. It keeps
@@ -73,10 +69,5 @@ func anyBelow(paths []string, folder string) bool {
 	if real, err := filepath.EvalSymlinks(folder); err == nil {
 		folder = real
 	}
-	for _, path := range paths {
-		if strings.HasPrefix(path, folder+string(filepath.Separator)) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(paths, func(path string) bool { return strings.HasPrefix(path, folder+string(filepath.Separator)) })
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"maps"
 	"reflect"
 	"regexp"
 
@@ -153,9 +154,7 @@ func (b *bridge) writeLine(line []byte) {
 // once, because klog's callers may change an object after the call.
 func merge(fields logrus.Fields, keysAndValues []any) logrus.Fields {
 	all := make(logrus.Fields, len(fields)+len(keysAndValues)/2)
-	for key, value := range fields {
-		all[key] = value
-	}
+	maps.Copy(all, fields)
 	for i := 0; i+1 < len(keysAndValues); i += 2 {
 		all[fmt.Sprint(keysAndValues[i])] = text(keysAndValues[i+1])
 	}

@@ -8,7 +8,6 @@ import (
 
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/cache"
 )
 
 const (
@@ -70,14 +69,4 @@ func JSON(client *rest.Config) *rest.Config {
 	client = rest.CopyConfig(client)
 	client.ContentConfig = rest.ContentConfig{}
 	return client
-}
-
-// OnChange returns a handler that calls do with the newest state of every object that
-// changes.
-func OnChange(do func(object any)) cache.ResourceEventHandler {
-	return cache.ResourceEventHandlerFuncs{
-		AddFunc:    do,
-		UpdateFunc: func(_, object any) { do(object) },
-		DeleteFunc: do,
-	}
 }

@@ -4,6 +4,7 @@
 package netpolicy
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 )
@@ -75,6 +76,23 @@ type Ports struct {
 	Protocol uint8  `json:"protocol"`
 	First    uint16 `json:"first"`
 	Last     uint16 `json:"last"`
+}
+
+// Union returns ranges that allow the same ports, sorted by protocol and number. Those that
+// overlap or touch are joined. It does not change ports.
+func Union(ports []Ports) (joined []Ports) {
+	ports = slices.Clone(ports)
+	slices.SortFunc(ports, func(a, b Ports) int {
+		return cmp.Or(cmp.Compare(a.Protocol, b.Protocol), cmp.Compare(a.First, b.First))
+	})
+	for _, p := range ports {
+		if n := len(joined); n > 0 && joined[n-1].Protocol == p.Protocol && int(p.First) <= int(joined[n-1].Last)+1 {
+			joined[n-1].Last = max(joined[n-1].Last, p.Last)
+			continue
+		}
+		joined = append(joined, p)
+	}
+	return joined
 }
 
 // Contains tells whether an address is in the block.

@@ -3,14 +3,14 @@ package nodeobject
 
 import (
 	"context"
-	"encoding/json"
-	"fmt"
+	"net/netip"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+
+	"github.com/kedge-dev/kedge/internal/base/mergepatch"
 )
 
 // Ready returns the condition Ready of a Node. If the Node has none, the condition has no status.
@@ -42,6 +42,31 @@ func Anew() func(*corev1.Node) bool {
 	}
 }
 
+// Addresses returns the addresses of a Node in the order of its status: those of these types, or all
+// without types. It leaves out host names. IPv4 addresses in the form of IPv6 are IPv4 addresses.
+func Addresses(node *corev1.Node, of ...corev1.NodeAddressType) (found []netip.Addr) {
+	for _, address := range node.Status.Addresses {
+		if len(of) > 0 && !slices.Contains(of, address.Type) {
+			continue
+		}
+		if ip, err := netip.ParseAddr(address.Address); err == nil {
+			found = append(found, ip.Unmap())
+		}
+	}
+	return found
+}
+
+// InternalIP returns the first InternalIP of a Node as it is in the status, or an empty text if there is
+// none.
+func InternalIP(node *corev1.Node) string {
+	for _, address := range node.Status.Addresses {
+		if address.Type == corev1.NodeInternalIP {
+			return address.Address
+		}
+	}
+	return ""
+}
+
 // Annotate sets annotations of a Node, and removes those whose value is empty. The components of a
 // node have the right to change annotations only through the Node's status.
 func Annotate(ctx context.Context, nodes typedcorev1.NodeInterface, name string, annotations map[string]string) error {
@@ -52,10 +77,5 @@ func Annotate(ctx context.Context, nodes typedcorev1.NodeInterface, name string,
 			values[key] = &value
 		}
 	}
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": values}})
-	if err != nil {
-		return fmt.Errorf("encode patch: %w", err)
-	}
-	_, err = nodes.Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{}, "status")
-	return err
+	return mergepatch.Send(ctx, nodes, name, map[string]any{"metadata": map[string]any{"annotations": values}}, "status")
 }

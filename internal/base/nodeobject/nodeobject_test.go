@@ -1,7 +1,9 @@
 package nodeobject
 
 import (
+	"fmt"
 	"maps"
+	"net/netip"
 	"testing"
 	"time"
 
@@ -54,6 +56,31 @@ func TestAnew(t *testing.T) {
 	anew := Anew()
 	if anew(&corev1.Node{}) || !anew(&corev1.Node{Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, LastHeartbeatTime: metav1.Now()}}}}) {
 		t.Error("a Node without conditions counts, or its first one does not")
+	}
+}
+
+// TestAddresses leaves out host names and addresses of other types.
+func TestAddresses(t *testing.T) {
+	node := &corev1.Node{Status: corev1.NodeStatus{Addresses: []corev1.NodeAddress{
+		{Type: corev1.NodeHostName, Address: "edge"},
+		{Type: corev1.NodeExternalIP, Address: "2001:db8::1"},
+		{Type: corev1.NodeInternalIP, Address: "::ffff:192.0.2.1"},
+		{Type: corev1.NodeInternalIP, Address: "fd00::1"},
+	}}}
+	for want, got := range map[string][]netip.Addr{
+		"[2001:db8::1 192.0.2.1 fd00::1]": Addresses(node),
+		"[192.0.2.1 fd00::1]":             Addresses(node, corev1.NodeInternalIP),
+		"[]":                              Addresses(node, corev1.NodeExternalDNS),
+	} {
+		if fmt.Sprint(got) != want {
+			t.Errorf("got %v, want %s", got, want)
+		}
+	}
+	if got := InternalIP(node); got != "::ffff:192.0.2.1" {
+		t.Errorf("the first InternalIP is %q", got)
+	}
+	if got := InternalIP(&corev1.Node{}); got != "" {
+		t.Errorf("a Node without addresses has %q", got)
 	}
 }
 

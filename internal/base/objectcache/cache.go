@@ -20,6 +20,19 @@ import (
 // changed. They have no managedFields.
 type Source func(ctx context.Context) (informers.SharedInformerFactory, error)
 
+// Open makes a factory for work that may end before ctx does. The work uses the context that Open returns,
+// and calls end at last. end cancels this context before it calls Shutdown: informers that are not shared
+// end only with their context, and Shutdown waits for them.
+func (s Source) Open(ctx context.Context) (working context.Context, factory informers.SharedInformerFactory, end func(), err error) {
+	working, cancel := context.WithCancel(ctx)
+	factory, err = s(working)
+	if err != nil {
+		cancel()
+		return nil, nil, nil, err
+	}
+	return working, factory, func() { cancel(); factory.Shutdown() }, nil
+}
+
 // WithoutManagedFields is a cache.TransformFunc that drops managedFields, which nobody
 // reads from a cache.
 func WithoutManagedFields(object any) (any, error) {

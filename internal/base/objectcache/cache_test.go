@@ -2,6 +2,7 @@ package objectcache
 
 import (
 	"context"
+	"errors"
 	"reflect"
 	"strings"
 	"testing"
@@ -231,5 +232,28 @@ func TestOneHub(t *testing.T) {
 	}
 	if len(objects.hubs) != 1 {
 		t.Errorf("got %d hubs for one informer", len(objects.hubs))
+	}
+}
+
+// TestOpen wants end to wait for informers that only their own component has, while the context of
+// the caller goes on.
+func TestOpen(t *testing.T) {
+	working, factory, end, err := Own(fake.NewClientset(newNode("a"))).Open(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	informer := factory.Core().V1().Nodes().Informer()
+	factory.StartWithContext(working)
+	if !cache.WaitFor(working, "", informer.HasSyncedChecker()) {
+		t.Fatal("the informer has no objects")
+	}
+	end()
+	if working.Err() == nil || !informer.IsStopped() {
+		t.Error("the informer has not ended")
+	}
+	broken := errors.New("broken")
+	source := Source(func(context.Context) (informers.SharedInformerFactory, error) { return nil, broken })
+	if _, _, _, err := source.Open(t.Context()); err != broken {
+		t.Errorf("got %v", err)
 	}
 }

@@ -22,10 +22,7 @@ func (c Changes) Notify() {
 // Without matters every object does, and without same every change makes a difference.
 func Handler[T any](c Changes, matters func(T) bool, same func(before, now T) bool) cache.ResourceEventHandler {
 	look := func(object any) {
-		if gone, ok := object.(cache.DeletedFinalStateUnknown); ok {
-			object = gone.Obj
-		}
-		if typed, is := object.(T); is && (matters == nil || matters(typed)) {
+		if typed, is := Latest(object).(T); is && (matters == nil || matters(typed)) {
 			c.Notify()
 		}
 	}

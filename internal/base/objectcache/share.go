@@ -204,9 +204,7 @@ func parseWatch(request *http.Request) (asked askedWatch, ok bool) {
 
 // selects tells whether an object of the cache belongs to the watch.
 func (a askedWatch) selects(object any) bool {
-	if gone, ok := object.(cache.DeletedFinalStateUnknown); ok {
-		object = gone.Obj
-	}
+	object = Latest(object)
 	accessor, err := meta.Accessor(object)
 	if err != nil || a.namespace != "" && accessor.GetNamespace() != a.namespace || !a.labels.Matches(labels.Set(accessor.GetLabels())) {
 		return false
@@ -235,9 +233,7 @@ func newEventWriter(w io.Writer) (*eventWriter, error) {
 
 // write writes an event of an object of the cache. It waits until the component reads it.
 func (e *eventWriter) write(kind watch.EventType, object any) {
-	if gone, ok := object.(cache.DeletedFinalStateUnknown); ok {
-		object = gone.Obj
-	}
+	object = Latest(object)
 	// Encoding needs the kind, which objects of the cache do not have, and nobody may
 	// change these. So it gets a copy of the outermost struct.
 	copied := newLike(object)

@@ -114,9 +114,7 @@ func (v *view) WaitForCacheSync(stop <-chan struct{}) map[reflect.Type]bool {
 	maps.DeleteFunc(synced, func(kind reflect.Type, _ bool) bool { return !v.asked[kind] })
 	v.mu.Unlock()
 	if v.Own != nil {
-		for kind, ok := range v.Own.WaitForCacheSync(stop) {
-			synced[kind] = ok
-		}
+		maps.Copy(synced, v.Own.WaitForCacheSync(stop))
 	}
 	return synced
 }

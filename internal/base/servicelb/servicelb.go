@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 )
 
 const (
@@ -81,12 +82,7 @@ func IsOurs(service *corev1.Service) bool {
 
 // IsMarked tells whether the addresses in the status of a Service are kedge's.
 func IsMarked(service *corev1.Service) bool {
-	for _, condition := range service.Status.Conditions {
-		if condition.Type == Condition {
-			return true
-		}
-	}
-	return false
+	return meta.FindStatusCondition(service.Status.Conditions, Condition) != nil
 }
 
 // Choice says which labels of nodes decide whether Services get addresses of a node. Without any,

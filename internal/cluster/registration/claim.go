@@ -2,7 +2,6 @@ package registration
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"net/netip"
 	"time"
@@ -11,11 +10,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/kedge-dev/kedge/internal/base/component"
 	"github.com/kedge-dev/kedge/internal/base/loop"
+	"github.com/kedge-dev/kedge/internal/base/mergepatch"
 )
 
 // apiPatience is how long the API server may take to answer. A node that joins gives up
@@ -187,12 +186,8 @@ func note(ctx context.Context, client kubernetes.Interface, registration Registr
 
 // annotate sets annotations of a registration, unless another one has taken its place.
 func annotate(ctx context.Context, client kubernetes.Interface, registration Registration, annotations map[string]string) error {
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": registration.UID, "annotations": annotations}})
-	if err != nil {
-		return fmt.Errorf("encode registration: %w", err)
-	}
-	_, err = client.CoreV1().Secrets(namespace).Patch(ctx, registration.Node+suffix, types.MergePatchType, patch, metav1.PatchOptions{})
-	if err != nil {
+	changes := map[string]any{"metadata": map[string]any{"uid": registration.UID, "annotations": annotations}}
+	if err := mergepatch.Send(ctx, client.CoreV1().Secrets(namespace), registration.Node+suffix, changes); err != nil {
 		return fmt.Errorf("write registration: %w", err)
 	}
 	return nil

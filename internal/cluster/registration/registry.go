@@ -23,6 +23,7 @@ import (
 
 	"github.com/kedge-dev/kedge/internal/base/component"
 	"github.com/kedge-dev/kedge/internal/base/loop"
+	"github.com/kedge-dev/kedge/internal/base/nodeobject"
 	"github.com/kedge-dev/kedge/internal/base/objectcache"
 )
 
@@ -85,7 +86,10 @@ func (r *Registry) follow(ctx context.Context, client kubernetes.Interface, node
 	defer factory.Shutdown()
 	r.client = client
 	// The Nodes are known before the registrations, or each registration would seem to have none.
-	known, err := factory.Core().V1().Nodes().Informer().AddEventHandler(r.nodeHandler(ctx))
+	known, err := factory.Core().V1().Nodes().Informer().AddEventHandler(objectcache.Each(
+		func(node *corev1.Node) { r.nodeIs(ctx, node) },
+		func(name string) { r.nodeGone(ctx, name) },
+	))
 	if err != nil {
 		return fmt.Errorf("watch nodes: %w", err)
 	}
@@ -104,7 +108,7 @@ func (r *Registry) follow(ctx context.Context, client kubernetes.Interface, node
 	}
 	_, controller := cache.NewInformerWithOptions(cache.InformerOptions{
 		ListerWatcher: cache.ToListWatcherWithWatchListSemantics(secrets, client),
-		ObjectType:    &corev1.Secret{}, Transform: withoutPassword, Handler: r.secretHandler(ctx),
+		ObjectType:    &corev1.Secret{}, Transform: withoutPassword, Handler: objectcache.Each(func(secret *corev1.Secret) { r.secretIs(ctx, secret) }, r.secretGone),
 	})
 	var following sync.WaitGroup
 	defer following.Wait()
@@ -125,28 +129,6 @@ func (r *Registry) follow(ctx context.Context, client kubernetes.Interface, node
 		timer.Stop()
 	}
 	return nil
-}
-
-// nodeHandler takes in which Nodes there are.
-func (r *Registry) nodeHandler(ctx context.Context) cache.ResourceEventHandler {
-	return cache.ResourceEventHandlerFuncs{
-		AddFunc:    func(object any) { r.nodeIs(ctx, object) },
-		UpdateFunc: func(_, object any) { r.nodeIs(ctx, object) },
-		DeleteFunc: func(object any) {
-			if name, err := cache.DeletionHandlingMetaNamespaceKeyFunc(object); err == nil {
-				r.nodeGone(ctx, name)
-			}
-		},
-	}
-}
-
-// secretHandler takes in which registrations there are.
-func (r *Registry) secretHandler(ctx context.Context) cache.ResourceEventHandler {
-	return cache.ResourceEventHandlerFuncs{
-		AddFunc:    func(object any) { r.secretIs(ctx, object) },
-		UpdateFunc: func(_, object any) { r.secretIs(ctx, object) },
-		DeleteFunc: r.secretGone,
-	}
 }
 
 // registrationsOf lists and watches the Secrets that are registrations.
@@ -176,9 +158,8 @@ func withoutPassword(object any) (any, error) {
 }
 
 // secretIs takes in a registration that is new or has changed.
-func (r *Registry) secretIs(ctx context.Context, object any) {
-	secret, ok := object.(*corev1.Secret)
-	if !ok || !strings.HasSuffix(secret.Name, suffix) {
+func (r *Registry) secretIs(ctx context.Context, secret *corev1.Secret) {
+	if !strings.HasSuffix(secret.Name, suffix) {
 		return
 	}
 	registration := of(secret)
@@ -195,31 +176,19 @@ func (r *Registry) secretIs(ctx context.Context, object any) {
 	go r.ended(registration.Node)
 }
 
-func (r *Registry) secretGone(object any) {
-	if name, err := cache.DeletionHandlingMetaNamespaceKeyFunc(object); err == nil {
-		node := strings.TrimSuffix(strings.TrimPrefix(name, namespace+"/"), suffix)
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		delete(r.registrations, node)
-		go r.ended(node)
-	}
+func (r *Registry) secretGone(key string) {
+	node := strings.TrimSuffix(strings.TrimPrefix(key, namespace+"/"), suffix)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.registrations, node)
+	go r.ended(node)
 }
 
 // nodeIs takes in a Node that is new or has changed, with its addresses.
-func (r *Registry) nodeIs(ctx context.Context, object any) {
-	node, ok := object.(*corev1.Node)
-	if !ok {
-		return
-	}
-	addresses := []netip.Addr{}
-	for _, address := range node.Status.Addresses {
-		if ip, err := netip.ParseAddr(address.Address); err == nil && address.Type == corev1.NodeInternalIP {
-			addresses = append(addresses, ip.Unmap())
-		}
-	}
+func (r *Registry) nodeIs(ctx context.Context, node *corev1.Node) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.addresses[node.Name] = addresses
+	r.addresses[node.Name] = nodeobject.Addresses(node, corev1.NodeInternalIP)
 	if registration, ok := r.registrations[node.Name]; ok && (!registration.Registered || node.Annotations[NodeAnnotation] != registration.mark()) {
 		r.settleLocked(ctx, node.Name, 0)
 	}

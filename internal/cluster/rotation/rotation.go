@@ -3,6 +3,7 @@
 package rotation
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -26,6 +27,7 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/config"
 	"github.com/kedge-dev/kedge/internal/base/datadir"
 	"github.com/kedge-dev/kedge/internal/base/localapi"
+	"github.com/kedge-dev/kedge/internal/base/nodeobject"
 	"github.com/kedge-dev/kedge/internal/cluster/join"
 	"github.com/kedge-dev/kedge/internal/cluster/pki"
 	"github.com/kedge-dev/kedge/internal/cluster/renewal"
@@ -232,14 +234,7 @@ func kubelets(nodes []corev1.Node) map[string]string {
 	addresses := map[string]string{}
 	for _, node := range nodes {
 		port := strconv.Itoa(int(node.Status.DaemonEndpoints.KubeletEndpoint.Port))
-		for _, address := range slices.Backward(node.Status.Addresses) {
-			if address.Type == corev1.NodeInternalIP {
-				addresses[node.Name] = net.JoinHostPort(address.Address, port)
-			}
-		}
-		if addresses[node.Name] == "" {
-			addresses[node.Name] = net.JoinHostPort(node.Name, port)
-		}
+		addresses[node.Name] = net.JoinHostPort(cmp.Or(nodeobject.InternalIP(&node), node.Name), port)
 	}
 	return addresses
 }

@@ -84,5 +84,17 @@ func Addresses(endpoints *discoveryv1.EndpointSlice, except string) (addresses [
 	return addresses
 }
 
+// IPs returns the addresses of all servers in an EndpointSlice of the Service kubernetes.
+func IPs(endpoints *discoveryv1.EndpointSlice) (found []netip.Addr) {
+	for _, endpoint := range endpoints.Endpoints {
+		for _, text := range endpoint.Addresses {
+			if ip, err := netip.ParseAddr(text); err == nil {
+				found = append(found, ip.Unmap())
+			}
+		}
+	}
+	return found
+}
+
 // Servers implements tunnel.Servers.
 func (o *Others) Servers() ([]string, <-chan struct{}) { return o.addresses.Get() }

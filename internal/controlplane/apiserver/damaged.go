@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"path"
 	"reflect"
 	"slices"
@@ -101,11 +102,10 @@ func (d *damagedObjects) set(below string, found map[string]DamagedObject, compl
 	if !complete {
 		return
 	}
-	for key := range d.found {
-		if _, still := found[key]; !still && strings.HasPrefix(key, below+"/") {
-			delete(d.found, key)
-		}
-	}
+	maps.DeleteFunc(d.found, func(key string, _ DamagedObject) bool {
+		_, still := found[key]
+		return !still && strings.HasPrefix(key, below+"/")
+	})
 }
 
 // forget notes that an object was deleted.

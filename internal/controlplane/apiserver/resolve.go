@@ -5,12 +5,13 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"net/netip"
 	"reflect"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apiserver/pkg/endpoints/request"
 	genericapiserver "k8s.io/apiserver/pkg/server"
+
+	"github.com/kedge-dev/kedge/internal/base/nodeobject"
 )
 
 // The API server dials kubelets by the names of their nodes, so that TLS refuses the
@@ -67,10 +68,8 @@ func (r resolving) lookup(_ context.Context, _, host string) ([]net.IPAddr, erro
 		// A new resolver, because the one that asks would wait for itself.
 		return new(net.Resolver).LookupIPAddr(r.Context, host)
 	}
-	for _, address := range object.(*corev1.Node).Status.Addresses {
-		if ip, err := netip.ParseAddr(address.Address); err == nil {
-			ips = append(ips, net.IPAddr{IP: ip.AsSlice()})
-		}
+	for _, ip := range nodeobject.Addresses(object.(*corev1.Node)) {
+		ips = append(ips, net.IPAddr{IP: ip.AsSlice()})
 	}
 	if len(ips) == 0 {
 		return nil, fmt.Errorf("node %s has no address", host)

@@ -1,6 +1,8 @@
 package apiserver
 
 import (
+	"slices"
+
 	rbacv1 "k8s.io/client-go/informers/rbac/v1"
 	"k8s.io/client-go/tools/cache"
 )
@@ -23,10 +25,8 @@ func allRoles(informers rbacv1.Interface) func() bool {
 	}
 	knownRoles, knownBindings := informers.ClusterRoles().Lister(), informers.ClusterRoleBindings().Lister()
 	return func() bool {
-		for _, synced := range stored {
-			if !synced() {
-				return false
-			}
+		if slices.ContainsFunc(stored, func(synced cache.InformerSynced) bool { return !synced() }) {
+			return false
 		}
 		for _, name := range roles {
 			if _, err := knownRoles.Get(name); err != nil {

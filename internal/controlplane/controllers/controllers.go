@@ -109,7 +109,7 @@ func (m *Manager) Lead(ctx context.Context, ready func()) error {
 	}
 	health := healthz.NewMutableHealthzHandler()
 	base := m.handler(health)
-	wait, err := m.serve(ctx, base)
+	wait, err := healthport.Serve(ctx, m.options.SecureServing, m.api.Guard, base)
 	if err != nil {
 		return err
 	}
@@ -118,23 +118,7 @@ func (m *Manager) Lead(ctx context.Context, ready func()) error {
 	return m.control(ctx, completed, base, health, ready)
 }
 
-// Follow implements election.Follower: it serves health and metrics, as upstream's
-// program does while another one leads.
+// Follow implements election.Follower: it serves health and metrics.
 func (m *Manager) Follow(ctx context.Context) error {
-	wait, err := m.serve(ctx, m.handler(healthz.NewMutableHealthzHandler()))
-	if err != nil {
-		return err
-	}
-	<-ctx.Done()
-	wait()
-	return nil
-}
-
-// serve answers on the controllers' port until ctx ends, see healthport.Serve.
-func (m *Manager) serve(ctx context.Context, handler http.Handler) (wait func(), err error) {
-	guard, err := m.api.Guard()
-	if err != nil {
-		return nil, err
-	}
-	return healthport.Serve(ctx, m.options.SecureServing, guard, handler)
+	return healthport.Follow(ctx, m.options.SecureServing, m.api.Guard, m.handler(healthz.NewMutableHealthzHandler()))
 }

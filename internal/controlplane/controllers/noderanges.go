@@ -1,6 +1,7 @@
 package controllers
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"strings"
@@ -54,9 +55,7 @@ func chooseNodeMasks(c *nodeipam.NodeIPAMControllerConfiguration, clusters []net
 		if cluster.Addr().Is4() {
 			size = &c.NodeCIDRMaskSizeIPv4
 		}
-		if *size == 0 {
-			*size = int32(nodeMaskSize(cluster))
-		}
+		*size = cmp.Or(*size, int32(nodeMaskSize(cluster)))
 	}
 }
 
@@ -88,7 +87,7 @@ func newRangeFaults(log logr.Logger, c *nodeipam.NodeIPAMControllerConfiguration
 func smallerRanges(c *nodeipam.NodeIPAMControllerConfiguration, clusters []netip.Prefix) string {
 	var args []string
 	for _, cluster := range clusters {
-		name, size := "node-cidr-mask-size", c.NodeCIDRMaskSize
+		name := "node-cidr-mask-size"
 		family, own := "-ipv6", c.NodeCIDRMaskSizeIPv6
 		if cluster.Addr().Is4() {
 			family, own = "-ipv4", c.NodeCIDRMaskSizeIPv4
@@ -96,10 +95,7 @@ func smallerRanges(c *nodeipam.NodeIPAMControllerConfiguration, clusters []netip
 		if len(clusters) > 1 {
 			name += family
 		}
-		if size == 0 {
-			size = own
-		}
-		args = append(args, fmt.Sprintf("%s=%d", name, size+1))
+		args = append(args, fmt.Sprintf("%s=%d", name, cmp.Or(c.NodeCIDRMaskSize, own)+1))
 	}
 	return strings.Join(args, ", ")
 }

@@ -70,12 +70,28 @@ func Addresses(bind net.IP) []net.IP {
 	return []net.IP{bind, loopback}
 }
 
-// Serve opens the port and answers with handler until ctx ends. It returns a
-// function that waits for the end, when the port is free again. It does nothing if the
+// Follow serves handler at the port until ctx ends, as upstream's programs do while another one
+// leads, and waits until the port is free again.
+func Follow(ctx context.Context, o *options.SecureServingOptions, guardOf func() (Guard, error), handler http.Handler) error {
+	wait, err := Serve(ctx, o, guardOf, handler)
+	if err != nil {
+		return err
+	}
+	<-ctx.Done()
+	wait()
+	return nil
+}
+
+// Serve opens the port and answers with handler until ctx ends, to callers that the Guard of guardOf
+// admits. It returns a function that waits for the end, when the port is free again. It does nothing if the
 // user has turned the port off. It does not change o.
 //
 //upstream:relies-on k8s.io/kubernetes/pkg/registry/core/rest/storage_core.go componentStatusStorage.serversToValidate
-func Serve(ctx context.Context, o *options.SecureServingOptions, guard Guard, handler http.Handler) (wait func(), err error) {
+func Serve(ctx context.Context, o *options.SecureServingOptions, guardOf func() (Guard, error), handler http.Handler) (wait func(), err error) {
+	guard, err := guardOf()
+	if err != nil {
+		return nil, err
+	}
 	if o.BindPort == 0 {
 		return func() {}, nil
 	}

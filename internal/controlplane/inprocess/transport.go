@@ -6,6 +6,7 @@
 package inprocess
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -138,9 +139,7 @@ var errAborted = fmt.Errorf("in-process client: handler aborted the response: %w
 // its end closes no connection.
 func serverRequest(ctx context.Context, request *http.Request) *http.Request {
 	r := request.Clone(ctx)
-	if r.Host == "" {
-		r.Host = r.URL.Host
-	}
+	r.Host = cmp.Or(r.Host, r.URL.Host)
 	r.URL.Scheme, r.URL.Host, r.URL.User = "", "", nil
 	r.RequestURI = r.URL.RequestURI()
 	r.Proto, r.ProtoMajor, r.ProtoMinor = "HTTP/2.0", 2, 0

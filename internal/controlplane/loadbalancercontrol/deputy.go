@@ -41,18 +41,15 @@ type deputy struct {
 
 // Follow asks the nodes as Lead does, and stands in for an elected server that is gone.
 func (c *Controller) Follow(ctx context.Context) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
+	ctx, factory, end, err := c.cfg.Informers.Open(ctx)
+	if err != nil {
+		return err
+	}
+	defer end()
 	api, err := kubernetes.NewForConfig(c.cfg.Client(ctx))
 	if err != nil {
 		return fmt.Errorf("make client: %w", err)
 	}
-	factory, err := c.cfg.Informers(ctx)
-	if err != nil {
-		return err
-	}
-	defer factory.Shutdown()
-	defer cancel()
 	d := newDeputy(c.cfg, c.liveness, api, factory, c.log)
 	factory.StartWithContext(ctx)
 	d.run(ctx)

@@ -2,7 +2,6 @@ package loadbalancercontrol
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -15,10 +14,10 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/kedge-dev/kedge/internal/base/events"
 	"github.com/kedge-dev/kedge/internal/base/servicelb"
+	"github.com/kedge-dev/kedge/internal/cluster/servers"
 )
 
 // reasonRefused is the reason of the condition, and of Events, of Services whose external addresses
@@ -77,13 +76,7 @@ func (t *term) apiServers() (addresses []netip.Addr) {
 	// Listing a cache does not fail.
 	found, _ := t.slices.EndpointSlices(metav1.NamespaceDefault).List(labels.SelectorFromSet(labels.Set{discoveryv1.LabelServiceName: "kubernetes"}))
 	for _, slice := range found {
-		for _, endpoint := range slice.Endpoints {
-			for _, text := range endpoint.Addresses {
-				if address, err := netip.ParseAddr(text); err == nil {
-					addresses = append(addresses, address.Unmap())
-				}
-			}
-		}
+		addresses = append(addresses, servers.IPs(slice)...)
 	}
 	return addresses
 }
@@ -105,16 +98,9 @@ func (t *term) mark(ctx context.Context, service *corev1.Service, refused []stri
 	if !changed {
 		return nil
 	}
-	changes, err := json.Marshal(map[string]any{
-		"metadata": map[string]any{"uid": service.UID, "resourceVersion": service.ResourceVersion},
-		"status":   map[string]any{"conditions": conditions},
-	})
-	if err != nil {
-		return fmt.Errorf("encode patch: %w", err)
-	}
-	_, err = t.api.CoreV1().Services(service.Namespace).Patch(ctx, service.Name, types.MergePatchType, changes, metav1.PatchOptions{}, "status")
+	err := sendStatus(ctx, t.api, service, map[string]any{"conditions": conditions})
 	if err != nil && !apierrors.IsNotFound(err) {
-		return fmt.Errorf("write status of Service %s: %w", nameOf(service), err)
+		return err
 	}
 	if message != "" && err == nil {
 		t.events.Event(service, corev1.EventTypeWarning, reasonRefused, message)

@@ -3,7 +3,6 @@ package loadbalancercontrol
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -22,6 +21,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/kedge-dev/kedge/internal/base/events"
+	"github.com/kedge-dev/kedge/internal/base/mergepatch"
 	"github.com/kedge-dev/kedge/internal/base/servicelb"
 )
 
@@ -97,15 +97,19 @@ func (t *term) clear(ctx context.Context, service *corev1.Service) error {
 
 // patch writes the status of a Service. It fails with a conflict if the Service is newer.
 func patch(ctx context.Context, api kubernetes.Interface, service *corev1.Service, ingress []corev1.LoadBalancerIngress, conditions []metav1.Condition) error {
-	changes, err := json.Marshal(map[string]any{
-		"metadata": map[string]any{"uid": service.UID, "resourceVersion": service.ResourceVersion},
-		"status":   map[string]any{"loadBalancer": map[string]any{"ingress": ingress}, "conditions": conditions},
-	})
-	if err != nil {
-		return fmt.Errorf("encode patch: %w", err)
-	}
-	_, err = api.CoreV1().Services(service.Namespace).Patch(ctx, service.Name, types.MergePatchType, changes, metav1.PatchOptions{}, "status")
+	err := sendStatus(ctx, api, service, map[string]any{"loadBalancer": map[string]any{"ingress": ingress}, "conditions": conditions})
 	if err != nil && !apierrors.IsNotFound(err) {
+		return err
+	}
+	return nil
+}
+
+// sendStatus changes fields of the status of a Service. It fails if the Service is newer or gone.
+func sendStatus(ctx context.Context, api kubernetes.Interface, service *corev1.Service, status map[string]any) error {
+	err := mergepatch.Send(ctx, api.CoreV1().Services(service.Namespace), service.Name, map[string]any{
+		"metadata": map[string]any{"uid": service.UID, "resourceVersion": service.ResourceVersion}, "status": status,
+	}, "status")
+	if err != nil {
 		return fmt.Errorf("write status of Service %s: %w", nameOf(service), err)
 	}
 	return nil
@@ -113,11 +117,9 @@ func patch(ctx context.Context, api kubernetes.Interface, service *corev1.Servic
 
 // forget drops what is known about Services that are no longer served.
 func (t *term) forget(served []*corev1.Service) {
-	for uid := range t.told {
-		if !slices.ContainsFunc(served, func(service *corev1.Service) bool { return service.UID == uid }) {
-			delete(t.told, uid)
-		}
-	}
+	maps.DeleteFunc(t.told, func(uid types.UID, _ string) bool {
+		return !slices.ContainsFunc(served, func(service *corev1.Service) bool { return service.UID == uid })
+	})
 }
 
 // readLeases returns the Leases of addresses, by address. It asks the API only if there may
@@ -188,11 +190,8 @@ func (t *term) writeLease(ctx context.Context, address netip.Addr, lease *coordi
 		return nil
 	}
 	// Without the version, because the holder renews the Lease all the time.
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": lease.UID, "annotations": annotations}})
-	if err != nil {
-		return fmt.Errorf("encode patch: %w", err)
-	}
-	if _, err := client.Patch(ctx, lease.Name, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
+	changes := map[string]any{"metadata": map[string]any{"uid": lease.UID, "annotations": annotations}}
+	if err := mergepatch.Send(ctx, client, lease.Name, changes); err != nil {
 		return fmt.Errorf("change Lease of %s: %w", address, err)
 	}
 	return nil

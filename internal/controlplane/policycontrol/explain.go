@@ -136,12 +136,7 @@ func (c *Compiler) party(ctx context.Context, namespace, text string) (party, er
 	case !object.Spec.HostNetwork:
 		return party{}, fmt.Errorf("pod %s has ended, so it has no address and no connections", key)
 	}
-	found := party{name: key, node: object.Spec.NodeName}
-	for _, ip := range object.Status.HostIPs {
-		if address, err := netip.ParseAddr(ip.IP); err == nil {
-			found.addresses = append(found.addresses, address.Unmap())
-		}
-	}
+	found := party{name: key, node: object.Spec.NodeName, addresses: hostAddresses(object)}
 	if len(found.addresses) == 0 {
 		return party{}, fmt.Errorf("pod %s has no address yet, so it has no connections: wait until it runs", key)
 	}
@@ -208,7 +203,7 @@ func (c *Compiler) verdict(ctx context.Context, from, to party, source, target n
 		for _, s := range v.Steps {
 			both = common(both, s.ports)
 		}
-		for _, p := range merge(both) {
+		for _, p := range netpolicy.Union(both) {
 			v.Ports = append(v.Ports, portWords(p))
 		}
 		v.Allowed = both == nil || len(both) > 0
@@ -220,11 +215,7 @@ func (c *Compiler) verdict(ctx context.Context, from, to party, source, target n
 // own, and the first ones of its ranges of pods, which bridges have.
 func (c *Compiler) nodeAddresses(ctx context.Context, p *pod) (addresses []netip.Addr) {
 	if object := c.object(p.key); object != nil {
-		for _, ip := range object.Status.HostIPs {
-			if address, err := netip.ParseAddr(ip.IP); err == nil {
-				addresses = append(addresses, address.Unmap())
-			}
-		}
+		addresses = hostAddresses(object)
 	}
 	for _, node := range c.nodes(ctx) {
 		if node.Name != p.node {
@@ -232,6 +223,16 @@ func (c *Compiler) nodeAddresses(ctx context.Context, p *pod) (addresses []netip
 		}
 		for _, own := range podCIDRs(node) {
 			addresses = append(addresses, own.Addr(), own.Addr().Next())
+		}
+	}
+	return addresses
+}
+
+// hostAddresses returns the addresses of the node of a pod.
+func hostAddresses(pod *corev1.Pod) (addresses []netip.Addr) {
+	for _, ip := range pod.Status.HostIPs {
+		if address, err := netip.ParseAddr(ip.IP); err == nil {
+			addresses = append(addresses, address.Unmap())
 		}
 	}
 	return addresses

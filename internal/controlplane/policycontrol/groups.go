@@ -122,7 +122,7 @@ func (r *rule) compile(p *pod, named map[*set]struct{}) (compiled []netpolicy.Ru
 	if r.anyPort || len(ports) > 0 {
 		all := netpolicy.Rule{Anybody: r.anybody, Blocks: r.blocks}
 		if !r.anyPort {
-			all.Ports = merge(ports)
+			all.Ports = netpolicy.Union(ports)
 		}
 		for _, q := range r.peers {
 			all.Sets = append(all.Sets, q.sets[0].name)

@@ -209,7 +209,7 @@ func (m *model) takeOut(p *pod) {
 	delete(m.pods, p.key)
 	delete(m.namespaces[p.namespace].pods, p)
 	for _, address := range p.addresses {
-		if rest := without(m.owners[address], p); len(rest) > 0 {
+		if rest := slices.DeleteFunc(m.owners[address], func(owner *pod) bool { return owner == p }); len(rest) > 0 {
 			m.owners[address] = rest
 		} else {
 			delete(m.owners, address)

@@ -86,7 +86,7 @@ func (c *Compiler) Run(ctx context.Context, ready func()) error {
 		return fmt.Errorf("make client: %w", err)
 	}
 	recorder := sync.OnceValue(func() record.EventRecorder { return events.NewRecorder(ctx, api, "kedge-network-policy", "") })
-	policies, err := factory.Networking().V1().NetworkPolicies().Informer().AddEventHandler(handler(
+	policies, err := factory.Networking().V1().NetworkPolicies().Informer().AddEventHandler(objectcache.Each(
 		func(object *networkingv1.NetworkPolicy) {
 			c.change(func() {
 				if now := c.model.setPolicy(object); now != nil && now.tooLarge != "" {
@@ -102,7 +102,7 @@ func (c *Compiler) Run(ctx context.Context, ready func()) error {
 		return fmt.Errorf("watch NetworkPolicies: %w", err)
 	}
 	factory.StartWithContext(ctx)
-	if !synced(ctx, policies) {
+	if !cache.WaitFor(ctx, "", policies.HasSyncedChecker()) {
 		return nil
 	}
 	ready = sync.OnceFunc(ready)
@@ -141,13 +141,11 @@ func (c *Compiler) rest() bool {
 // follow keeps the model in step with pods and namespaces until there is no policy any
 // more or ctx ends.
 func (c *Compiler) follow(ctx context.Context, ready func()) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	factory, err := c.cfg.Informers(ctx)
+	ctx, factory, end, err := c.cfg.Informers.Open(ctx)
 	if err != nil {
 		return err
 	}
-	defer factory.Shutdown()
+	defer end()
 	c.mu.Lock()
 	c.term++
 	term := c.term
@@ -162,7 +160,7 @@ func (c *Compiler) follow(ctx context.Context, ready func()) error {
 			}
 		})
 	}
-	namespaces, err := factory.Core().V1().Namespaces().Informer().AddEventHandler(handler(
+	namespaces, err := factory.Core().V1().Namespaces().Informer().AddEventHandler(objectcache.Each(
 		func(object *corev1.Namespace) { during(func() { c.model.setNamespace(object.Name, object.Labels) }) },
 		func(key string) { during(func() { c.model.deleteNamespace(key) }) },
 	))
@@ -170,7 +168,7 @@ func (c *Compiler) follow(ctx context.Context, ready func()) error {
 		return fmt.Errorf("watch namespaces: %w", err)
 	}
 	informer := factory.Core().V1().Pods().Informer()
-	pods, err := informer.AddEventHandler(handler(
+	pods, err := informer.AddEventHandler(objectcache.Each(
 		func(object *corev1.Pod) {
 			during(func() {
 				if p := podOf(object); p != nil {
@@ -186,7 +184,7 @@ func (c *Compiler) follow(ctx context.Context, ready func()) error {
 		return fmt.Errorf("watch pods: %w", err)
 	}
 	factory.StartWithContext(ctx)
-	if !synced(ctx, namespaces) || !synced(ctx, pods) {
+	if !cache.WaitFor(ctx, "", namespaces.HasSyncedChecker(), pods.HasSyncedChecker()) {
 		return nil
 	}
 	c.mu.Lock()
@@ -268,35 +266,5 @@ func (c *Compiler) Watch(ctx context.Context, node string, send func(netpolicy.U
 		if err := send(update); err != nil {
 			return err
 		}
-	}
-}
-
-// synced waits until a handler has got all objects that were there. It returns false if
-// ctx ends before.
-func synced(ctx context.Context, added cache.ResourceEventHandlerRegistration) bool {
-	select {
-	case <-added.HasSyncedChecker().Done():
-		return true
-	case <-ctx.Done():
-		return false
-	}
-}
-
-// handler returns the handler of an informer. gone gets NAMESPACE/NAME, or the name alone
-// of an object without a namespace.
-func handler[T any](is func(T), gone func(key string)) cache.ResourceEventHandler {
-	set := func(object any) {
-		if typed, ok := object.(T); ok {
-			is(typed)
-		}
-	}
-	return cache.ResourceEventHandlerFuncs{
-		AddFunc:    set,
-		UpdateFunc: func(_, now any) { set(now) },
-		DeleteFunc: func(object any) {
-			if key, err := cache.DeletionHandlingMetaNamespaceKeyFunc(object); err == nil {
-				gone(key)
-			}
-		},
 	}
 }

@@ -1,7 +1,6 @@
 package policycontrol
 
 import (
-	"cmp"
 	"net"
 	"net/netip"
 	"slices"
@@ -162,23 +161,7 @@ func portsOf(ports []networkingv1.NetworkPolicyPort) (numbers []netpolicy.Ports,
 			}
 		}
 	}
-	return merge(numbers), names
-}
-
-// merge orders ranges of ports, and joins those that overlap or touch.
-func merge(ports []netpolicy.Ports) (merged []netpolicy.Ports) {
-	ports = slices.Clone(ports)
-	slices.SortFunc(ports, func(a, b netpolicy.Ports) int {
-		return cmp.Or(cmp.Compare(a.Protocol, b.Protocol), cmp.Compare(a.First, b.First), cmp.Compare(a.Last, b.Last))
-	})
-	for _, p := range ports {
-		if n := len(merged); n > 0 && merged[n-1].Protocol == p.Protocol && int(p.First) <= int(merged[n-1].Last)+1 {
-			merged[n-1].Last = max(merged[n-1].Last, p.Last)
-		} else {
-			merged = append(merged, p)
-		}
-	}
-	return merged
+	return netpolicy.Union(numbers), names
 }
 
 // blockOf returns false if the block is invalid. It then allows nobody.

@@ -276,11 +276,3 @@ func inOrder(addresses []netip.Addr) []netip.Addr {
 	slices.SortFunc(addresses, netip.Addr.Compare)
 	return slices.Compact(addresses)
 }
-
-func without[T comparable](list []T, element T) []T {
-	i := slices.Index(list, element)
-	if i < 0 {
-		return list
-	}
-	return slices.Delete(list, i, i+1)
-}

@@ -2,6 +2,7 @@ package policycontrol
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -67,12 +68,7 @@ func (r *rule) portWords(p *pod) (words []string) {
 		resolved(name, p.numbers(name))
 	}
 	for _, q := range r.named {
-		var numbers []uint16
-		for number := range q.sets {
-			numbers = append(numbers, number)
-		}
-		slices.Sort(numbers)
-		resolved(q.key.port, numbers)
+		resolved(q.key.port, slices.Sorted(maps.Keys(q.sets)))
 	}
 	return words
 }

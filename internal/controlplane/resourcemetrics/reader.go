@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"sync"
 	"time"
@@ -178,11 +179,7 @@ func (r *reader) fetch(node *corev1.Node, before *sample) (*sample, error) {
 func (r *reader) forget() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for name, a := range r.answers {
-		if time.Since(a.asked) >= kept {
-			delete(r.answers, name)
-		}
-	}
+	maps.DeleteFunc(r.answers, func(_ string, a *answer) bool { return time.Since(a.asked) >= kept })
 	r.forgetting = nil
 	if len(r.answers) > 0 {
 		r.forgetting = time.AfterFunc(kept, r.forget)

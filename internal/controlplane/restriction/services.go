@@ -1,6 +1,7 @@
 package restriction
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/netip"
@@ -16,7 +17,9 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 
+	"github.com/kedge-dev/kedge/internal/base/nodeobject"
 	"github.com/kedge-dev/kedge/internal/base/servicelb"
+	"github.com/kedge-dev/kedge/internal/cluster/servers"
 	"github.com/kedge-dev/kedge/internal/controlplane/loadbalancercontrol"
 )
 
@@ -116,10 +119,7 @@ func (p *plugin) checkOwners(ctx context.Context, a admission.Attributes, claime
 	}
 	poolOf := loadbalancercontrol.PoolOf(pools)
 	for _, address := range claimed {
-		owner := servicelb.Special(address)
-		if owner == "" {
-			owner = hosts[address]
-		}
+		owner := cmp.Or(servicelb.Special(address), hosts[address])
 		if owner == "" && slices.ContainsFunc(p.cfg.Pods, func(r netip.Prefix) bool { return r.Contains(address) }) {
 			owner = "in the range of the addresses of pods"
 		}
@@ -142,17 +142,13 @@ func (p *plugin) hosts(ctx context.Context) (map[netip.Addr]string, error) {
 	if p.cfg.VIP.IsValid() {
 		owners[p.cfg.VIP] = "the address of the control plane"
 	}
-	servers, err := p.client.DiscoveryV1().EndpointSlices(metav1.NamespaceDefault).List(ctx, metav1.ListOptions{LabelSelector: discoveryv1.LabelServiceName + "=kubernetes"})
+	endpoints, err := p.client.DiscoveryV1().EndpointSlices(metav1.NamespaceDefault).List(ctx, metav1.ListOptions{LabelSelector: discoveryv1.LabelServiceName + "=kubernetes"})
 	if err != nil {
 		return nil, fmt.Errorf("list API servers: %w", err)
 	}
-	for _, slice := range servers.Items {
-		for _, endpoint := range slice.Endpoints {
-			for _, text := range endpoint.Addresses {
-				if address, err := netip.ParseAddr(text); err == nil {
-					owners[address.Unmap()] = "the address of an API server"
-				}
-			}
+	for i := range endpoints.Items {
+		for _, address := range servers.IPs(&endpoints.Items[i]) {
+			owners[address] = "the address of an API server"
 		}
 	}
 	nodes, err := p.client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
@@ -160,10 +156,8 @@ func (p *plugin) hosts(ctx context.Context) (map[netip.Addr]string, error) {
 		return nil, fmt.Errorf("list nodes: %w", err)
 	}
 	for i := range nodes.Items {
-		for _, text := range nodes.Items[i].Status.Addresses {
-			if address, err := netip.ParseAddr(text.Address); err == nil {
-				owners[address.Unmap()] = "an address of node " + nodes.Items[i].Name
-			}
+		for _, address := range nodeobject.Addresses(&nodes.Items[i]) {
+			owners[address] = "an address of node " + nodes.Items[i].Name
 		}
 	}
 	return owners, nil

@@ -99,16 +99,9 @@ func (s *Scheduler) Run(ctx context.Context, ready func()) error {
 	return s.election.RunLoops(ctx, s, ready)
 }
 
-// Follow implements election.Follower: it serves health and metrics, as upstream's
-// program does while another one leads.
+// Follow implements election.Follower: it serves health and metrics.
 func (s *Scheduler) Follow(ctx context.Context) error {
-	wait, err := s.serve(ctx, s.newHandler(nil))
-	if err != nil {
-		return err
-	}
-	<-ctx.Done()
-	wait()
-	return nil
+	return healthport.Follow(ctx, s.options.SecureServing, s.api.Guard, s.newHandler(nil))
 }
 
 // Lead implements election.Loops: it builds a scheduler and runs it.
@@ -130,7 +123,7 @@ func (s *Scheduler) Lead(ctx context.Context, ready func()) error {
 		return fmt.Errorf("build scheduler: %w", err)
 	}
 	synced := make(chan struct{})
-	wait, err := s.serve(ctx, s.newHandler(&completed, readyChecks(ctx, synced)...))
+	wait, err := healthport.Serve(ctx, s.options.SecureServing, s.api.Guard, s.newHandler(&completed, readyChecks(ctx, synced)...))
 	if err != nil {
 		return err
 	}
@@ -151,13 +144,4 @@ func (s *Scheduler) Lead(ctx context.Context, ready func()) error {
 		return fmt.Errorf("run scheduler: %w", err)
 	}
 	return nil
-}
-
-// serve answers on the scheduler's port until ctx ends, see healthport.Serve.
-func (s *Scheduler) serve(ctx context.Context, handler http.Handler) (wait func(), err error) {
-	guard, err := s.api.Guard()
-	if err != nil {
-		return nil, err
-	}
-	return healthport.Serve(ctx, s.options.SecureServing, guard, handler)
 }

@@ -23,6 +23,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/util/sets"
 	applycorev1 "k8s.io/client-go/applyconfigurations/core/v1"
 	"k8s.io/client-go/kubernetes"
 	corelisters "k8s.io/client-go/listers/core/v1"
@@ -32,7 +33,9 @@ import (
 
 	"github.com/kedge-dev/kedge/internal/base/metrics"
 	"github.com/kedge-dev/kedge/internal/base/namequeue"
+	"github.com/kedge-dev/kedge/internal/base/nodeobject"
 	"github.com/kedge-dev/kedge/internal/base/objectcache"
+	"github.com/kedge-dev/kedge/internal/cluster/servers"
 )
 
 const (
@@ -84,24 +87,20 @@ func New(cfg Config) *Targets {
 // Lead writes what is missing or has changed until ctx ends. It is ready at once: nothing
 // waits for it.
 func (t *Targets) Lead(ctx context.Context, ready func()) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
+	ctx, factory, end, err := t.cfg.Informers.Open(ctx)
+	if err != nil {
+		return err
+	}
+	defer end()
 	if t.cfg.Client != nil {
 		client := t.cfg.Client(ctx)
 		// Each write of Endpoints brings a warning that they are deprecated. But the usual
 		// monitors look for them.
 		client.WarningHandler = rest.NoWarnings{}
-		var err error
 		if t.api, err = kubernetes.NewForConfig(client); err != nil {
 			return fmt.Errorf("make client: %w", err)
 		}
 	}
-	factory, err := t.cfg.Informers(ctx)
-	if err != nil {
-		return err
-	}
-	defer factory.Shutdown()
-	defer cancel()
 	t.nodes, t.slices = factory.Core().V1().Nodes().Lister(), factory.Discovery().V1().EndpointSlices().Lister()
 	t.written = map[metrics.Part][]corev1.EndpointSubset{}
 
@@ -145,10 +144,7 @@ func sameTargets(before, now *corev1.Node) bool {
 // ofAPI tells whether an object, which may be deleted, is an EndpointSlice of the Service
 // kubernetes.
 func ofAPI(object any) bool {
-	if gone, ok := object.(cache.DeletedFinalStateUnknown); ok {
-		object = gone.Obj
-	}
-	slice, ok := object.(*discoveryv1.EndpointSlice)
+	slice, ok := objectcache.Latest(object).(*discoveryv1.EndpointSlice)
 	return ok && slice.Namespace == metav1.NamespaceDefault && slice.Labels[discoveryv1.LabelServiceName] == "kubernetes"
 }
 
@@ -213,12 +209,12 @@ func addresses(nodes []*corev1.Node, label string) []corev1.EndpointAddress {
 		if _, ok := node.Labels[label]; !ok {
 			continue
 		}
-		i := slices.IndexFunc(node.Status.Addresses, func(a corev1.NodeAddress) bool { return a.Type == corev1.NodeInternalIP })
-		if i < 0 {
+		ip := nodeobject.InternalIP(node)
+		if ip == "" {
 			continue
 		}
 		found = append(found, corev1.EndpointAddress{
-			IP:        node.Status.Addresses[i].Address,
+			IP:        ip,
 			NodeName:  &node.Name,
 			TargetRef: &corev1.ObjectReference{Kind: "Node", Name: node.Name},
 		})
@@ -229,24 +225,15 @@ func addresses(nodes []*corev1.Node, label string) []corev1.EndpointAddress {
 // withoutNode returns the addresses of the API servers that no node has: those of servers
 // with disable-agent.
 func withoutNode(nodes []*corev1.Node, slicesOfAPI []*discoveryv1.EndpointSlice) []corev1.EndpointAddress {
-	known := map[string]bool{}
-	for _, node := range nodes {
-		for _, address := range node.Status.Addresses {
-			known[address.Address] = true
-		}
-	}
-	found := map[netip.Addr]bool{}
+	without := sets.New[netip.Addr]()
 	for _, slice := range slicesOfAPI {
-		for _, endpoint := range slice.Endpoints {
-			for _, address := range endpoint.Addresses {
-				if ip, err := netip.ParseAddr(address); err == nil && !known[address] {
-					found[ip] = true
-				}
-			}
-		}
+		without.Insert(servers.IPs(slice)...)
+	}
+	for _, node := range nodes {
+		without.Delete(nodeobject.Addresses(node)...)
 	}
 	var list []corev1.EndpointAddress
-	for _, ip := range slices.SortedFunc(maps.Keys(found), netip.Addr.Compare) {
+	for _, ip := range slices.SortedFunc(maps.Keys(without), netip.Addr.Compare) {
 		list = append(list, corev1.EndpointAddress{IP: ip.String()})
 	}
 	return list

@@ -8,15 +8,13 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/kedge-dev/kedge/internal/base/localstorage"
+	"github.com/kedge-dev/kedge/internal/base/objectcache"
 )
 
 // The functions in this file turn changes of objects into claims to check.
 
 func (c *claims) volumeChanged(object any) {
-	if gone, ok := object.(cache.DeletedFinalStateUnknown); ok {
-		object = gone.Obj
-	}
-	if volume, ok := object.(*corev1.PersistentVolume); ok {
+	if volume, ok := objectcache.Latest(object).(*corev1.PersistentVolume); ok {
 		c.queue.Add(cache.MetaObjectToName(volume))
 		c.addClaimOf(volume)
 	}

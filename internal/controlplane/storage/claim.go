@@ -3,7 +3,6 @@ package storage
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -16,15 +15,14 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 	volumehelpers "k8s.io/component-helpers/storage/volume"
 	"k8s.io/utils/ptr"
 
 	"github.com/kedge-dev/kedge/internal/base/localstorage"
+	"github.com/kedge-dev/kedge/internal/base/mergepatch"
 )
 
 // placeInterval is the least time between two choices of a node for a claim.
@@ -151,14 +149,10 @@ func (c *claims) place(ctx context.Context, claim *corev1.PersistentVolumeClaim)
 
 // choose sets the node of a claim, or removes it if node is nil.
 func (c *claims) choose(ctx context.Context, claim *corev1.PersistentVolumeClaim, node any) error {
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
+	err := mergepatch.Send(ctx, c.api.CoreV1().PersistentVolumeClaims(claim.Namespace), claim.Name, map[string]any{"metadata": map[string]any{
 		"resourceVersion": claim.ResourceVersion,
 		"annotations":     map[string]any{localstorage.NodeAnnotation: node},
 	}})
-	if err != nil {
-		return fmt.Errorf("encode patch: %w", err)
-	}
-	_, err = c.api.CoreV1().PersistentVolumeClaims(claim.Namespace).Patch(ctx, claim.Name, types.MergePatchType, patch, metav1.PatchOptions{})
 	if err := localstorage.IgnoreOutdated(err); err != nil {
 		return fmt.Errorf("choose node of claim: %w", err)
 	}

@@ -156,16 +156,16 @@ func newClaims(ctx context.Context, api kubernetes.Interface, client snapshotcli
 		placed:      map[cache.ObjectName]time.Time{},
 	}
 	for informer, handler := range map[cache.SharedIndexInformer]cache.ResourceEventHandler{
-		core.PersistentVolumeClaims().Informer():  localstorage.OnChange(c.queue.AddObject),
-		core.PersistentVolumes().Informer():       localstorage.OnChange(c.volumeChanged),
+		core.PersistentVolumeClaims().Informer():  objectcache.OnChange(c.queue.AddObject),
+		core.PersistentVolumes().Informer():       objectcache.OnChange(c.volumeChanged),
 		core.Nodes().Informer():                   cache.ResourceEventHandlerFuncs{AddFunc: c.nodeChanged, UpdateFunc: c.nodeUpdated, DeleteFunc: c.nodeChanged},
-		storage.CSIStorageCapacities().Informer(): localstorage.OnChange(c.capacityChanged),
+		storage.CSIStorageCapacities().Informer(): objectcache.OnChange(c.capacityChanged),
 		storage.StorageClasses().Informer():       cache.ResourceEventHandlerFuncs{},
-		custom.Snapshot().V1().VolumeSnapshotContents().Informer(): localstorage.OnChange(func(content any) {
+		custom.Snapshot().V1().VolumeSnapshotContents().Informer(): objectcache.OnChange(func(content any) {
 			hasSnapshots()
 			c.contentChanged(content)
 		}),
-		custom.Snapshot().V1().VolumeSnapshots().Informer(): localstorage.OnChange(func(any) {
+		custom.Snapshot().V1().VolumeSnapshots().Informer(): objectcache.OnChange(func(any) {
 			hasSnapshots()
 			c.addPending() // the snapshot may be the source of a claim
 		}),

@@ -2,14 +2,12 @@ package storage
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/kedge-dev/kedge/internal/base/localstorage"
+	"github.com/kedge-dev/kedge/internal/base/mergepatch"
 )
 
 // The functions in this file give claims and volumes the label by which a node gets
@@ -21,11 +19,7 @@ func (c *claims) label(ctx context.Context, claim *corev1.PersistentVolumeClaim,
 	if value, ok := claim.Labels[localstorage.TopologyKey]; ok && value == node {
 		return nil
 	}
-	patch, err := labelPatch(node)
-	if err != nil {
-		return err
-	}
-	_, err = c.api.CoreV1().PersistentVolumeClaims(claim.Namespace).Patch(ctx, claim.Name, types.MergePatchType, patch, metav1.PatchOptions{})
+	err := mergepatch.Send(ctx, c.api.CoreV1().PersistentVolumeClaims(claim.Namespace), claim.Name, labelChange(node))
 	if err := localstorage.IgnoreOutdated(err); err != nil {
 		return fmt.Errorf("label claim: %w", err)
 	}
@@ -43,21 +37,14 @@ func (c *claims) labelVolume(ctx context.Context, name string) error {
 	if !ours || volume.Labels[localstorage.TopologyKey] == node {
 		return nil
 	}
-	patch, err := labelPatch(node)
-	if err != nil {
-		return err
-	}
-	_, err = c.api.CoreV1().PersistentVolumes().Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{})
+	err = mergepatch.Send(ctx, c.api.CoreV1().PersistentVolumes(), name, labelChange(node))
 	if err := localstorage.IgnoreOutdated(err); err != nil {
 		return fmt.Errorf("label volume: %w", err)
 	}
 	return nil
 }
 
-func labelPatch(node string) ([]byte, error) {
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"labels": map[string]string{localstorage.TopologyKey: node}}})
-	if err != nil {
-		return nil, fmt.Errorf("encode label: %w", err)
-	}
-	return patch, nil
+// labelChange returns the change of an object that gives it the label of a node.
+func labelChange(node string) map[string]any {
+	return map[string]any{"metadata": map[string]any{"labels": map[string]string{localstorage.TopologyKey: node}}}
 }

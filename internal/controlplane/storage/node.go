@@ -2,7 +2,6 @@ package storage
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"slices"
 	"time"
@@ -11,12 +10,11 @@ import (
 	"github.com/kubernetes-csi/external-snapshotter/v8/pkg/utils"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/kedge-dev/kedge/internal/base/localstorage"
+	"github.com/kedge-dev/kedge/internal/base/mergepatch"
 	"github.com/kedge-dev/kedge/internal/base/nodeobject"
 )
 
@@ -90,11 +88,7 @@ func (c *claims) findNode(ctx context.Context, content *snapshotv1.VolumeSnapsho
 
 func (c *claims) patchContent(ctx context.Context, content *snapshotv1.VolumeSnapshotContent, metadata map[string]any) error {
 	metadata["resourceVersion"] = content.ResourceVersion
-	patch, err := json.Marshal(map[string]any{"metadata": metadata})
-	if err != nil {
-		return fmt.Errorf("encode patch: %w", err)
-	}
-	_, err = c.custom.SnapshotV1().VolumeSnapshotContents().Patch(ctx, content.Name, types.MergePatchType, patch, metav1.PatchOptions{})
+	err := mergepatch.Send(ctx, c.custom.SnapshotV1().VolumeSnapshotContents(), content.Name, map[string]any{"metadata": metadata})
 	if err := localstorage.IgnoreOutdated(err); err != nil {
 		return fmt.Errorf("change content %s of a snapshot: %w", content.Name, err)
 	}

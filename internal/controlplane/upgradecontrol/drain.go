@@ -2,7 +2,6 @@ package upgradecontrol
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -11,11 +10,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/kubectl/pkg/drain"
 
+	"github.com/kedge-dev/kedge/internal/base/mergepatch"
 	"github.com/kedge-dev/kedge/internal/base/upgrades"
 )
 
@@ -85,14 +83,11 @@ func uncordon(ctx context.Context, api kubernetes.Interface, n *node) error {
 
 // patch fails with a conflict if the Node is newer.
 func patch(ctx context.Context, api kubernetes.Interface, n *node, unschedulable bool, plan *string) error {
-	text, err := json.Marshal(map[string]any{
+	err := mergepatch.Send(ctx, api.CoreV1().Nodes(), n.name, map[string]any{
 		"metadata": map[string]any{"resourceVersion": n.resourceVersion, "annotations": map[string]any{upgrades.CordonAnnotation: plan}},
 		"spec":     map[string]any{"unschedulable": unschedulable},
 	})
 	if err != nil {
-		return fmt.Errorf("encode patch: %w", err)
-	}
-	if _, err := api.CoreV1().Nodes().Patch(ctx, n.name, types.MergePatchType, text, metav1.PatchOptions{}); err != nil {
 		return fmt.Errorf("cordon or uncordon node %s: %w", n.name, err)
 	}
 	return nil

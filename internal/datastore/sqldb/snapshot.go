@@ -35,24 +35,30 @@ const current = `SELECT id, name, created, COALESCE(create_revision, 0), lease, 
 // Save implements datastore.Snapshotter. It reads everything in one transaction.
 func (d *Datastore) Save(ctx context.Context, file string) (revision int64, err error) {
 	err = d.connected(ctx, func(db *sql.DB) error {
-		tx, err := db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelRepeatableRead, ReadOnly: true})
-		if err != nil {
-			return err
-		}
-		// The transaction has changed nothing, so the result does not matter.
-		defer func() { _ = tx.Rollback() }()
-		// The first statement determines the moment that all others see.
-		if err := tx.QueryRowContext(ctx, head).Scan(&revision); err != nil {
-			return err
-		}
-		rows, err := tx.QueryContext(ctx, current)
-		if err != nil {
-			return err
-		}
-		defer rows.Close()
-		return writeObjects(file, rows)
+		revision, err = readAt(ctx, db, current, func(rows *sql.Rows) error { return writeObjects(file, rows) })
+		return err
 	})
 	return revision, err
+}
+
+// readAt calls do with the rows of a query, and returns the revision of the moment at which they were so.
+func readAt(ctx context.Context, db *sql.DB, query string, do func(*sql.Rows) error) (revision int64, err error) {
+	tx, err := db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelRepeatableRead, ReadOnly: true})
+	if err != nil {
+		return 0, err
+	}
+	// The transaction has changed nothing, so the result does not matter.
+	defer func() { _ = tx.Rollback() }()
+	// The first statement determines the moment that all others see.
+	if err := tx.QueryRowContext(ctx, head).Scan(&revision); err != nil {
+		return 0, err
+	}
+	rows, err := tx.QueryContext(ctx, query)
+	if err != nil {
+		return 0, err
+	}
+	defer rows.Close()
+	return revision, do(rows)
 }
 
 // connected calls do with a database handle of a single connection, and closes
@@ -83,30 +89,19 @@ func (d *Datastore) Export(ctx context.Context, each func(*mvccpb.Event) error) 
 		if err := d.alone(ctx, db); err != nil {
 			return err
 		}
-		tx, err := db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelRepeatableRead, ReadOnly: true})
-		if err != nil {
-			return err
-		}
-		// The transaction has changed nothing, so the result does not matter.
-		defer func() { _ = tx.Rollback() }()
-		if err := tx.QueryRowContext(ctx, head).Scan(&revision); err != nil {
-			return err
-		}
-		rows, err := tx.QueryContext(ctx, current+" ORDER BY id")
-		if err != nil {
-			return err
-		}
-		defer rows.Close()
-		for rows.Next() {
-			kv, err := scanObject(rows)
-			if err != nil {
-				return err
+		revision, err = readAt(ctx, db, current+" ORDER BY id", func(rows *sql.Rows) error {
+			for rows.Next() {
+				kv, err := scanObject(rows)
+				if err != nil {
+					return err
+				}
+				if err := each(&mvccpb.Event{Kv: kv}); err != nil {
+					return ownError{err}
+				}
 			}
-			if err := each(&mvccpb.Event{Kv: kv}); err != nil {
-				return ownError{err}
-			}
-		}
-		return rows.Err()
+			return rows.Err()
+		})
+		return err
 	})
 	return revision, revision, err
 }

@@ -130,12 +130,7 @@ func describeNode(node *corev1.Node, heard time.Time) Node {
 		}
 	}
 	slices.Sort(described.Roles)
-	for _, address := range node.Status.Addresses {
-		if address.Type == corev1.NodeInternalIP {
-			described.Address = address.Address
-			break
-		}
-	}
+	described.Address = nodeobject.InternalIP(node)
 	ready := nodeobject.Ready(node)
 	described.Ready = nodeobject.IsReady(node)
 	if heard.Before(ready.LastHeartbeatTime.Time) {

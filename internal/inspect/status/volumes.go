@@ -58,13 +58,11 @@ func readVolumes(ctx context.Context, driver *csi.Driver, informers objectcache.
 // persistentVolumes returns the PersistentVolumes of this driver by their handles, and
 // whether these are all.
 func persistentVolumes(ctx context.Context, informers objectcache.Source) (known map[string]*corev1.PersistentVolume, complete bool) {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	factory, err := informers(ctx)
+	_, factory, end, err := informers.Open(ctx)
 	if err != nil {
 		return nil, false // the API cannot be reached yet
 	}
-	defer factory.Shutdown()
+	defer end()
 	kind := factory.Core().V1().PersistentVolumes()
 	// Listing a cache does not fail. The provisioner has started this cache.
 	all, _ := kind.Lister().List(labels.Everything())

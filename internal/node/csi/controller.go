@@ -2,6 +2,7 @@ package csi
 
 import (
 	"context"
+	"slices"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
@@ -93,12 +94,7 @@ func (d *Driver) topology() *csi.Topology {
 
 // among tells whether one of topologies is this node.
 func (d *Driver) among(topologies []*csi.Topology) bool {
-	for _, topology := range topologies {
-		if topology.GetSegments()[TopologyKey] == d.cfg.Node {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(topologies, func(t *csi.Topology) bool { return t.GetSegments()[TopologyKey] == d.cfg.Node })
 }
 
 func (d *Driver) describe(v *volume.Volume) *csi.Volume {

@@ -21,6 +21,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/kedge-dev/kedge/internal/base/loop"
+	"github.com/kedge-dev/kedge/internal/base/nodeobject"
 	"github.com/kedge-dev/kedge/internal/base/objectcache"
 )
 
@@ -68,14 +69,11 @@ func (e *Endpoints) Run(ctx context.Context, ready func()) error {
 		}
 		e.api = api
 	}
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	factory, err := e.cfg.Informers(ctx)
+	ctx, factory, end, err := e.cfg.Informers.Open(ctx)
 	if err != nil {
 		return err
 	}
-	defer factory.Shutdown()
-	defer cancel()
+	defer end()
 
 	changes := objectcache.NewChanges()
 	nodes, nodeSync := factory.Core().V1().Nodes().Lister(), factory.Core().V1().Nodes().Informer()
@@ -199,11 +197,7 @@ func wantedSlices(nodes []*corev1.Node) map[string]*discoveryv1.EndpointSlice {
 // internalIPs returns the node's first InternalIP of each family, where its DNS listens.
 func internalIPs(node *corev1.Node) map[discoveryv1.AddressType]netip.Addr {
 	found := map[discoveryv1.AddressType]netip.Addr{}
-	for _, address := range node.Status.Addresses {
-		ip, err := netip.ParseAddr(address.Address)
-		if err != nil || address.Type != corev1.NodeInternalIP {
-			continue
-		}
+	for _, ip := range nodeobject.Addresses(node, corev1.NodeInternalIP) {
 		family := discoveryv1.AddressTypeIPv6
 		if ip.Is4() {
 			family = discoveryv1.AddressTypeIPv4

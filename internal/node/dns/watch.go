@@ -11,6 +11,8 @@ import (
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
+
+	"github.com/kedge-dev/kedge/internal/base/events"
 )
 
 const (
@@ -52,10 +54,6 @@ func refuse(ctx context.Context, api kubernetes.Interface, node string, configMa
 	if configMap == nil {
 		return nil
 	}
-	message := "The former configuration stays in use: " + reason.Error()
-	if len(message) > 1024 { // the longest message that the API accepts
-		message = message[:1021] + "..."
-	}
 	now := metav1.NewTime(time.Now())
 	_, err := api.CoreV1().Events(configMap.Namespace).Create(ctx, &corev1.Event{
 		ObjectMeta: metav1.ObjectMeta{
@@ -72,7 +70,7 @@ func refuse(ctx context.Context, api kubernetes.Interface, node string, configMa
 		},
 		Type:                corev1.EventTypeWarning,
 		Reason:              "CorefileRefused",
-		Message:             message,
+		Message:             events.Message("The former configuration stays in use: " + reason.Error()),
 		Source:              corev1.EventSource{Component: "kedge-dns", Host: node},
 		ReportingController: "kedge-dns",
 		ReportingInstance:   node,

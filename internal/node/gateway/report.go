@@ -3,6 +3,7 @@ package gateway
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -40,12 +41,7 @@ func (g *gateway) reported() bool {
 func (g *gateway) othersListen() bool {
 	// Listing a cache does not fail.
 	nodes, _ := g.nodes.List(labels.Everything())
-	for _, node := range nodes {
-		if node.Name != g.cfg.NodeName && told(node) != "" {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(nodes, func(node *corev1.Node) bool { return node.Name != g.cfg.NodeName && told(node) != "" })
 }
 
 // write says on the Node which sockets are open.

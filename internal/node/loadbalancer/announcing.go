@@ -15,6 +15,7 @@ import (
 	coordinationinformers "k8s.io/client-go/informers/coordination/v1"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/kedge-dev/kedge/internal/base/objectcache"
 	"github.com/kedge-dev/kedge/internal/base/servicelb"
 	"github.com/kedge-dev/kedge/internal/node/announce"
 )
@@ -59,15 +60,10 @@ func (a *announcing) set(ctx context.Context, needed bool) {
 		o.LabelSelector = servicelb.LeaseLabel
 	})
 	// AddEventHandler fails only on an informer that has stopped.
-	_, _ = informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc:    func(object any) { a.see(ctx, object) },
-		UpdateFunc: func(_, object any) { a.see(ctx, object) },
-		DeleteFunc: func(object any) {
-			if name, err := cache.DeletionHandlingObjectToName(object); err == nil {
-				a.end(name.Name)
-			}
-		},
-	})
+	_, _ = informer.AddEventHandler(objectcache.Each(
+		func(lease *coordinationv1.Lease) { a.see(ctx, lease) },
+		func(key string) { a.end(strings.TrimPrefix(key, servicelb.Namespace+"/")) },
+	))
 	a.running.Go(func() { informer.RunWithContext(ctx) })
 }
 
@@ -82,11 +78,7 @@ func (a *announcing) stop() {
 }
 
 // see contends for a Lease if this node may hold it.
-func (a *announcing) see(ctx context.Context, object any) {
-	lease, is := object.(*coordinationv1.Lease)
-	if !is {
-		return
-	}
+func (a *announcing) see(ctx context.Context, lease *coordinationv1.Lease) {
 	address, err := netip.ParseAddr(lease.Annotations[servicelb.AddressOfLease])
 	a.mu.Lock()
 	defer a.mu.Unlock()

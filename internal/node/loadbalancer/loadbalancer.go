@@ -84,14 +84,11 @@ func (l *loadBalancer) Run(ctx context.Context, ready func()) error {
 		}
 		l.api = api
 	}
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	factory, err := l.cfg.Informers(ctx)
+	ctx, factory, end, err := l.cfg.Informers.Open(ctx)
 	if err != nil {
 		return err
 	}
-	defer factory.Shutdown()
-	defer cancel()
+	defer end()
 	changes := objectcache.NewChanges()
 	services, nodes := factory.Core().V1().Services(), factory.Core().V1().Nodes()
 	l.services, l.nodes = services.Lister(), nodes.Lister()

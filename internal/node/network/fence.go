@@ -17,6 +17,7 @@ import (
 
 	"github.com/kedge-dev/kedge/internal/base/config"
 	"github.com/kedge-dev/kedge/internal/base/datadir"
+	"github.com/kedge-dev/kedge/internal/base/nodeobject"
 )
 
 const (
@@ -132,10 +133,8 @@ func nodeAddresses(nodes []*corev1.Node) []netip.Addr {
 		for source := range strings.SplitSeq(node.Annotations[annotationSource], ",") {
 			add(source)
 		}
-		for _, address := range node.Status.Addresses {
-			if address.Type == corev1.NodeInternalIP || address.Type == corev1.NodeExternalIP {
-				add(address.Address)
-			}
+		for _, address := range nodeobject.Addresses(node, corev1.NodeInternalIP, corev1.NodeExternalIP) {
+			addresses = append(addresses, address.WithZone(""))
 		}
 	}
 	slices.SortFunc(addresses, netip.Addr.Compare)

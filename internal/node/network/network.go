@@ -105,14 +105,11 @@ func (n *Network) Run(ctx context.Context, ready func()) error {
 	}
 
 	ready = sync.OnceFunc(ready) // a backend that is set up again calls ready again
-	watching, stopWatching := context.WithCancel(ctx)
-	defer stopWatching()
-	factory, err := n.cfg.Informers(watching)
+	watching, factory, end, err := n.cfg.Informers.Open(ctx)
 	if err != nil {
 		return err
 	}
-	defer factory.Shutdown()
-	defer stopWatching()
+	defer end()
 	nodes := factory.Core().V1().Nodes()
 	changed := objectcache.NewChanges()
 	if _, err := nodes.Informer().AddEventHandler(objectcache.Handler(changed, nil, isSame)); err != nil {

@@ -116,7 +116,7 @@ func compile(from *netpolicy.Group) *group {
 			}
 		}
 	}
-	g.ports, g.blocks = unionPorts(g.ports), union(g.blocks)
+	g.ports, g.blocks = netpolicy.Union(g.ports), union(g.blocks)
 	g.areas, g.tooLarge = disjoint(g.areas)
 	for _, set := range g.sets {
 		g.grants = append(g.grants, *grants[set])
@@ -178,7 +178,7 @@ func (g *group) of(address netip.Addr, in func(set string, address netip.Addr) b
 			all = append(all, element{kindPairs, text + " . " + formatPorts(p)})
 		}
 	}
-	for _, p := range unionPorts(total.ranges) {
+	for _, p := range netpolicy.Union(total.ranges) {
 		all = append(all, element{kindPeerPorts, text + " . " + formatPorts(p)})
 	}
 	return all

@@ -1,7 +1,6 @@
 package policy
 
 import (
-	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -24,12 +23,8 @@ func (s span) String() string {
 func spanOf(cidr netip.Prefix) span {
 	cidr = cidr.Masked()
 	bytes := cidr.Addr().AsSlice()
-	for i := range bytes {
-		for bit := range 8 {
-			if 8*i+bit >= cidr.Bits() {
-				bytes[i] |= 0x80 >> bit
-			}
-		}
+	for bit := cidr.Bits(); bit < 8*len(bytes); bit++ {
+		bytes[bit/8] |= 0x80 >> (bit % 8)
 	}
 	last, _ := netip.AddrFromSlice(bytes)
 	return span{cidr.Addr(), last}
@@ -74,22 +69,6 @@ func union(spans []span) (joined []span) {
 			continue
 		}
 		joined = append(joined, s)
-	}
-	return joined
-}
-
-// unionPorts sorts ranges of ports, and joins those of a protocol that overlap or touch.
-func unionPorts(ports []netpolicy.Ports) (joined []netpolicy.Ports) {
-	ports = slices.Clone(ports)
-	slices.SortFunc(ports, func(a, b netpolicy.Ports) int {
-		return cmp.Or(cmp.Compare(a.Protocol, b.Protocol), cmp.Compare(a.First, b.First))
-	})
-	for _, p := range ports {
-		if n := len(joined); n > 0 && joined[n-1].Protocol == p.Protocol && int(p.First) <= int(joined[n-1].Last)+1 {
-			joined[n-1].Last = max(joined[n-1].Last, p.Last)
-			continue
-		}
-		joined = append(joined, p)
 	}
 	return joined
 }
@@ -160,7 +139,7 @@ func disjoint(areas []area) (cut []area, tooMany bool) {
 		for _, a := range open {
 			ports = append(ports, a.ports)
 		}
-		ports = unionPorts(ports)
+		ports = netpolicy.Union(ports)
 		if len(pendingPorts) > 0 && slices.Equal(ports, pendingPorts) && pending.last.Next() == first {
 			pending.last = last
 			continue

@@ -51,8 +51,7 @@ func (o ownAddresses) adopt(service *corev1.Service) *corev1.Service {
 	add := func(address netip.Addr) {
 		same := func(one corev1.LoadBalancerIngress) bool { return one.IP == address.String() }
 		if !slices.ContainsFunc(adopted, same) {
-			mode := corev1.LoadBalancerIPModeVIP
-			adopted = append(adopted, corev1.LoadBalancerIngress{IP: address.String(), IPMode: &mode})
+			adopted = append(adopted, corev1.LoadBalancerIngress{IP: address.String(), IPMode: new(corev1.LoadBalancerIPModeVIP)})
 		}
 	}
 	for i, ingress := range service.Status.LoadBalancer.Ingress {

@@ -105,14 +105,11 @@ func (u *upgrader) Run(ctx context.Context, ready func()) error {
 	}
 	var working sync.WaitGroup
 	defer working.Wait()
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	factory, err := u.cfg.Informers(ctx)
+	ctx, factory, end, err := u.cfg.Informers.Open(ctx)
 	if err != nil {
 		return err
 	}
-	defer factory.Shutdown()
-	defer cancel()
+	defer end()
 	nodes := factory.Core().V1().Nodes()
 	u.nodes = nodes.Lister()
 	// Adding a handler fails only on an informer that has stopped.

@@ -147,10 +147,8 @@ func (h *Host) Remove(ctx context.Context) error {
 func (h *Host) each(do func(manager) error) error {
 	var faults []error
 	for _, m := range managers {
-		for _, path := range h.paths {
-			if path == m.unit {
-				faults = append(faults, do(m))
-			}
+		if slices.Contains(h.paths, m.unit) {
+			faults = append(faults, do(m))
 		}
 	}
 	return errors.Join(faults...)

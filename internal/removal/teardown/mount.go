@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/moby/sys/mountinfo"
@@ -42,12 +43,7 @@ func resolve(folder string) string {
 }
 
 func isBelow(path string, folders []string) bool {
-	for _, folder := range folders {
-		if strings.HasPrefix(path, filepath.Clean(folder)+"/") {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(folders, func(folder string) bool { return strings.HasPrefix(path, filepath.Clean(folder)+"/") })
 }
 
 // unmount detaches a mount. It does not fail if there is none.

@@ -301,19 +301,14 @@ func (k *keeper) remove() error {
 		k.images.close()
 	}
 	if !k.Temporary {
-		var agents, servers sync.WaitGroup
-		for i, d := range k.daemons {
-			if i >= k.Servers {
-				agents.Go(d.stop)
+		servers := min(k.Servers, len(k.daemons)) // those that were started
+		for _, daemons := range [][]*daemon{k.daemons[servers:], k.daemons[:servers]} {
+			var stopping sync.WaitGroup
+			for _, d := range daemons {
+				stopping.Go(d.stop)
 			}
+			stopping.Wait()
 		}
-		agents.Wait()
-		for i, d := range k.daemons {
-			if i < k.Servers {
-				servers.Go(d.stop)
-			}
-		}
-		servers.Wait()
 	}
 	var halting sync.WaitGroup
 	for _, node := range k.nodes {

@@ -1,8 +1,8 @@
 package helm
 
 import (
+	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
@@ -10,8 +10,9 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/kedge-dev/kedge/internal/base/mergepatch"
 )
 
 // These are the kinds of /manifests/helm.yaml, which are k3s's
@@ -123,10 +124,7 @@ type chartStatus struct {
 
 // namespace returns the namespace of the release.
 func (c *helmChart) namespace() string {
-	if c.Spec.TargetNamespace != "" {
-		return c.Spec.TargetNamespace
-	}
-	return c.Namespace
+	return cmp.Or(c.Spec.TargetNamespace, c.Namespace)
 }
 
 // decode reads an object. It returns an error for unknown fields, which the API
@@ -139,12 +137,8 @@ func decode[T any](object *unstructured.Unstructured) (*T, error) {
 
 // patchStatus writes the status of a HelmChart.
 func (c *controller) patchStatus(ctx context.Context, chart *helmChart) error {
-	patch, err := json.Marshal(map[string]any{"status": chart.Status})
-	if err != nil {
-		return fmt.Errorf("encode status: %w", err)
-	}
-	_, err = c.client.Resource(chartResource).Namespace(chart.Namespace).Patch(ctx, chart.Name, types.MergePatchType, patch, metav1.PatchOptions{}, "status")
-	if err != nil {
+	charts := c.client.Resource(chartResource).Namespace(chart.Namespace)
+	if err := mergepatch.Send(ctx, charts, chart.Name, map[string]any{"status": chart.Status}, "status"); err != nil {
 		return fmt.Errorf("write status: %w", err)
 	}
 	return nil

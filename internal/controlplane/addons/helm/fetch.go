@@ -2,6 +2,7 @@ package helm
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"crypto/tls"
@@ -131,11 +132,8 @@ func (c *controller) archive(ctx context.Context, h *helmChart) ([]byte, error) 
 		}
 		options = append(options, getter.WithBasicAuth(string(secret.Data[corev1.BasicAuthUsernameKey]), string(secret.Data[corev1.BasicAuthPasswordKey])))
 	}
-	address, base := spec.Chart, spec.Repo
-	if base == "" {
-		base = address
-	}
-	client, err := getter.NewHTTPGetter(append(options, getter.WithURL(base))...)
+	address := spec.Chart
+	client, err := getter.NewHTTPGetter(append(options, getter.WithURL(cmp.Or(spec.Repo, address)))...)
 	if err != nil {
 		return nil, err
 	}

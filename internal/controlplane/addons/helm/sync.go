@@ -1,6 +1,7 @@
 package helm
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -206,10 +207,7 @@ func (c *controller) uninstall(ctx context.Context, chart *helmChart, object *un
 	if !slices.Contains(object.GetFinalizers(), finalizer) {
 		return nil
 	}
-	namespace := chart.Status.Namespace
-	if namespace == "" {
-		namespace = chart.namespace()
-	}
+	namespace := cmp.Or(chart.Status.Namespace, chart.namespace())
 	if err := c.releasesOf(ctx, chart.Name, namespace).uninstall(chart.Spec.timeout()); err != nil {
 		return &fault{"UninstallFailed", fmt.Errorf("%w. To keep the release as it is, remove the finalizer %s from the HelmChart", err, finalizer), false}
 	}

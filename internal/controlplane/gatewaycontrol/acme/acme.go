@@ -31,9 +31,11 @@
 package acme
 
 import (
+	"cmp"
 	"context"
 	"crypto/x509"
 	"fmt"
+	"maps"
 	"net/netip"
 	"sync"
 	"time"
@@ -153,9 +155,7 @@ type news struct {
 
 // New makes a Manager.
 func New(cfg Config) *Manager {
-	if cfg.Directory == "" {
-		cfg.Directory = LetsEncrypt
-	}
+	cfg.Directory = cmp.Or(cfg.Directory, LetsEncrypt)
 	return &Manager{
 		cfg: cfg, log: logrus.WithField("component", "gateway"), changed: objectcache.NewChanges(), now: time.Now, settle: settleTime,
 		attempts: map[name]*attempt{}, running: map[types.NamespacedName]*certificate{}, told: map[news]bool{},
@@ -316,9 +316,5 @@ func (m *Manager) tellAll(c *certificate, kind, reason, message string) {
 
 // forget drops attempts of long ago.
 func (m *Manager) forget(now time.Time) {
-	for of, a := range m.attempts {
-		if now.Sub(a.Next) > memory {
-			delete(m.attempts, of)
-		}
-	}
+	maps.DeleteFunc(m.attempts, func(_ name, a *attempt) bool { return now.Sub(a.Next) > memory })
 }

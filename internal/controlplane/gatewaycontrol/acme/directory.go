@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"slices"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -107,10 +108,5 @@ func (m *Manager) isAllowed(address netip.Addr) bool {
 	if address.IsLoopback() || address.IsUnspecified() || address.IsLinkLocalUnicast() || address.IsMulticast() {
 		return false
 	}
-	for _, refused := range m.cfg.Refused {
-		if refused.Contains(address) {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(m.cfg.Refused, func(refused netip.Prefix) bool { return refused.Contains(address) })
 }

@@ -17,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/kedge-dev/kedge/internal/base/mergepatch"
 	"github.com/kedge-dev/kedge/internal/base/routing"
 )
 
@@ -95,13 +96,10 @@ func (m *Manager) store(ctx context.Context, c *certificate, got *routing.Certif
 
 // patch changes keys of one of the Manager's own Secrets. A key with nil is removed.
 func (m *Manager) patch(ctx context.Context, secret types.NamespacedName, data map[string][]byte) error {
-	changes, err := json.Marshal(map[string]any{"data": data})
-	if err != nil {
-		return fmt.Errorf("encode patch: %w", err)
-	}
 	secrets := m.cfg.API.CoreV1().Secrets(secret.Namespace)
+	var err error
 	for {
-		_, err = secrets.Patch(ctx, secret.Name, types.MergePatchType, changes, metav1.PatchOptions{})
+		err = mergepatch.Send(ctx, secrets, secret.Name, map[string]any{"data": data})
 		if !apierrors.IsNotFound(err) {
 			break
 		}

@@ -1,6 +1,7 @@
 package compile
 
 import (
+	"cmp"
 	"crypto/x509"
 	"encoding/pem"
 	"errors"
@@ -157,16 +158,18 @@ func readAuthorities(configMap *corev1.ConfigMap, name types.NamespacedName) (st
 	if configMap == nil {
 		return "", fmt.Errorf("there is no ConfigMap %s", name)
 	}
-	text := configMap.Data[authorityKey]
+	return authoritiesOf("ConfigMap "+name.String(), cmp.Or(configMap.Data[authorityKey], string(configMap.BinaryData[authorityKey])))
+}
+
+// authoritiesOf returns the certificates of authorities, in PEM, in a text that an object has under
+// authorityKey. The errors name the object.
+func authoritiesOf(object, text string) (string, error) {
 	if text == "" {
-		text = string(configMap.BinaryData[authorityKey])
-	}
-	if text == "" {
-		return "", fmt.Errorf("the ConfigMap %s has no %s", name, authorityKey)
+		return "", fmt.Errorf("the %s has no %s", object, authorityKey)
 	}
 	found, err := parseAuthorities(text)
 	if err != nil {
-		return "", fmt.Errorf("read %s of ConfigMap %s: %w", authorityKey, name, err)
+		return "", fmt.Errorf("read %s of %s: %w", authorityKey, object, err)
 	}
 	return found, nil
 }

@@ -1,6 +1,7 @@
 package compile
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 
@@ -176,14 +177,10 @@ func (t *translation) mirror(from *gwv1.HTTPRequestMirrorFilter) ([]routing.Filt
 
 // otherOrigins translates what browsers are told about other origins.
 func otherOrigins(from *gwv1.HTTPCORSFilter) *routing.CORS {
-	translated := &routing.CORS{
+	return &routing.CORS{
 		AllowOrigins: texts(from.AllowOrigins), AllowMethods: texts(from.AllowMethods), AllowHeaders: texts(from.AllowHeaders),
-		ExposeHeaders: texts(from.ExposeHeaders), AllowCredentials: ptr.Deref(from.AllowCredentials, false), MaxAge: int(from.MaxAge),
+		ExposeHeaders: texts(from.ExposeHeaders), AllowCredentials: ptr.Deref(from.AllowCredentials, false), MaxAge: cmp.Or(int(from.MaxAge), defaultMaxAge),
 	}
-	if translated.MaxAge == 0 {
-		translated.MaxAge = defaultMaxAge
-	}
-	return translated
 }
 
 // texts returns texts of another type as such.

@@ -1,6 +1,8 @@
 package compile
 
 import (
+	"slices"
+
 	gwv1 "sigs.k8s.io/gateway-api/apis/v1"
 )
 
@@ -20,30 +22,13 @@ func (c *compiler) granted(fromGroup, fromKind, fromNamespace, toGroup, toKind, 
 	if fromNamespace == toNamespace {
 		return true
 	}
-	for _, grant := range c.grants[toNamespace] {
-		if grantsFrom(grant.Spec.From, fromGroup, fromKind, fromNamespace) && grantsTo(grant.Spec.To, toGroup, toKind, toName) {
-			return true
-		}
+	trusts := func(from gwv1.ReferenceGrantFrom) bool {
+		return string(from.Group) == fromGroup && string(from.Kind) == fromKind && string(from.Namespace) == fromNamespace
 	}
-	return false
-}
-
-func grantsFrom(trusted []gwv1.ReferenceGrantFrom, group, kind, namespace string) bool {
-	for i := range trusted {
-		from := &trusted[i]
-		if string(from.Group) == group && string(from.Kind) == kind && string(from.Namespace) == namespace {
-			return true
-		}
+	opens := func(to gwv1.ReferenceGrantTo) bool {
+		return string(to.Group) == toGroup && string(to.Kind) == toKind && (to.Name == nil || *to.Name == "" || string(*to.Name) == toName)
 	}
-	return false
-}
-
-func grantsTo(opened []gwv1.ReferenceGrantTo, group, kind, name string) bool {
-	for i := range opened {
-		to := &opened[i]
-		if string(to.Group) == group && string(to.Kind) == kind && (to.Name == nil || *to.Name == "" || string(*to.Name) == name) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(c.grants[toNamespace], func(grant *gwv1.ReferenceGrant) bool {
+		return slices.ContainsFunc(grant.Spec.From, trusts) && slices.ContainsFunc(grant.Spec.To, opens)
+	})
 }

@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -73,12 +74,7 @@ func (t *translation) httpRule(index int, rule *gwv1.HTTPRouteRule, matches []ro
 
 // redirects tells whether a filter answers all requests with another place.
 func redirects(filters []routing.Filter) bool {
-	for i := range filters {
-		if filters[i].Redirect != nil {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(filters, func(filter routing.Filter) bool { return filter.Redirect != nil })
 }
 
 // httpMatches translates the matches of a rule.
@@ -160,12 +156,7 @@ func addHeaderMatch(to []routing.Field, kind, name, value string) ([]routing.Fie
 }
 
 func hasField(fields []routing.Field, is func(name string) bool) bool {
-	for i := range fields {
-		if is(fields[i].Name) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(fields, func(field routing.Field) bool { return is(field.Name) })
 }
 
 // fieldMatch translates the match of a header or of a parameter. All kinds of routes have the

@@ -104,7 +104,7 @@ func (l *listener) allow(allowed *gwv1.AllowedRoutes, possible []gwv1.Kind) {
 		switch {
 		case ptr.Deref(wanted.Group, gwv1.GroupName) != gwv1.GroupName || !slices.Contains(possible, wanted.Kind):
 			l.resolved = l.resolved.and(faultOf(gwv1.ListenerReasonInvalidRouteKinds, "a listener for %s cannot have %s: use %s",
-				l.protocol, kindOfRoute(wanted), joinKinds(possible)))
+				l.protocol, kindOfRoute(wanted), strings.Join(texts(possible), " or ")))
 		case !slices.ContainsFunc(l.kinds, func(known gwv1.RouteGroupKind) bool { return known.Kind == wanted.Kind }):
 			add(wanted.Kind)
 		}
@@ -116,14 +116,6 @@ func kindOfRoute(of gwv1.RouteGroupKind) string {
 		return fmt.Sprintf("%s of %q", of.Kind, group)
 	}
 	return string(of.Kind)
-}
-
-func joinKinds(kinds []gwv1.Kind) string {
-	texts := make([]string, len(kinds))
-	for i, kind := range kinds {
-		texts[i] = string(kind)
-	}
-	return strings.Join(texts, " or ")
 }
 
 // readCertificates finds the certificates that a listener shows.

@@ -171,13 +171,5 @@ func (c *compiler) authoritiesInSecret(name types.NamespacedName) (string, error
 	if secret == nil {
 		return "", fmt.Errorf("there is no Secret %s", name)
 	}
-	text := secret.Data[authorityKey]
-	if len(text) == 0 {
-		return "", fmt.Errorf("the Secret %s has no %s", name, authorityKey)
-	}
-	found, err := parseAuthorities(string(text))
-	if err != nil {
-		return "", fmt.Errorf("read %s of Secret %s: %w", authorityKey, name, err)
-	}
-	return found, nil
+	return authoritiesOf("Secret "+name.String(), string(secret.Data[authorityKey]))
 }

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"slices"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
@@ -88,15 +89,7 @@ func (c *compiler) users(target policyTarget) (map[*gwv1.Gateway]bool, fault) {
 // hasPort tells whether a Service has a port with a name.
 func (c *compiler) hasPort(name types.NamespacedName, port string) bool {
 	service := c.in.Service(name.Namespace, name.Name)
-	if service == nil {
-		return false
-	}
-	for i := range service.Spec.Ports {
-		if service.Spec.Ports[i].Name == port {
-			return true
-		}
-	}
-	return false
+	return service != nil && slices.ContainsFunc(service.Spec.Ports, func(known corev1.ServicePort) bool { return known.Name == port })
 }
 
 // ancestorStatus returns what the status of a policy says about a Gateway.
@@ -115,23 +108,12 @@ func (p *backendPolicy) ancestorStatus(gateway *gwv1.Gateway, verdict fault) gwv
 	if !verdict.is() {
 		verdict = p.accepted
 	}
-	if verdict.is() {
-		conditions = setCondition(conditions, p.object.Generation, gwv1.PolicyConditionAccepted, metav1.ConditionFalse,
-			verdict.reason, verdict.message)
-	} else {
-		message := "The policy is used."
-		if len(p.object.Spec.Options) > 0 {
-			message += " kedge has no options for it: spec.options is ignored."
-		}
-		conditions = setCondition(conditions, p.object.Generation, gwv1.PolicyConditionAccepted, metav1.ConditionTrue,
-			gwv1.PolicyReasonAccepted, message)
+	message := "The policy is used."
+	if len(p.object.Spec.Options) > 0 {
+		message += " kedge has no options for it: spec.options is ignored."
 	}
-	if p.resolved.is() {
-		conditions = setCondition(conditions, p.object.Generation, gwv1.BackendTLSPolicyConditionResolvedRefs, metav1.ConditionFalse,
-			p.resolved.reason, p.resolved.message)
-	} else {
-		conditions = setCondition(conditions, p.object.Generation, gwv1.BackendTLSPolicyConditionResolvedRefs, metav1.ConditionTrue,
-			gwv1.BackendTLSPolicyReasonResolvedRefs, "All references are resolved.")
-	}
+	conditions = setOutcome(conditions, p.object.Generation, gwv1.PolicyConditionAccepted, verdict, gwv1.PolicyReasonAccepted, message)
+	conditions = setOutcome(conditions, p.object.Generation, gwv1.BackendTLSPolicyConditionResolvedRefs, p.resolved,
+		gwv1.BackendTLSPolicyReasonResolvedRefs, "All references are resolved.")
 	return gwv1.PolicyAncestorStatus{AncestorRef: ref, ControllerName: Controller, Conditions: conditions}
 }

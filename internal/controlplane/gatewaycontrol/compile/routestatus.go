@@ -16,23 +16,13 @@ const maxParents = 32
 // host names of an accepted route are not served, or is empty.
 func (r *route) parentStatus(ref *gwv1.ParentReference, refusal fault, except string, t *translation) gwv1.RouteParentStatus {
 	generation := r.object.GetGeneration()
-	conditions := r.conditions(ref)
-	if refusal.is() {
-		conditions = setCondition(conditions, generation, gwv1.RouteConditionAccepted, metav1.ConditionFalse, refusal.reason, refusal.message)
-	} else {
-		message := "The route is attached."
-		if except != "" {
-			message = "The route is attached, but not for all of its hosts: " + except
-		}
-		conditions = setCondition(conditions, generation, gwv1.RouteConditionAccepted, metav1.ConditionTrue, gwv1.RouteReasonAccepted, message)
+	message := "The route is attached."
+	if except != "" {
+		message = "The route is attached, but not for all of its hosts: " + except
 	}
-	if unresolved := t.unresolved.fault(); unresolved.is() {
-		conditions = setCondition(conditions, generation, gwv1.RouteConditionResolvedRefs, metav1.ConditionFalse,
-			unresolved.reason, unresolved.message)
-	} else {
-		conditions = setCondition(conditions, generation, gwv1.RouteConditionResolvedRefs, metav1.ConditionTrue,
-			gwv1.RouteReasonResolvedRefs, "All references are resolved.")
-	}
+	conditions := setOutcome(r.conditions(ref), generation, gwv1.RouteConditionAccepted, refusal, gwv1.RouteReasonAccepted, message)
+	conditions = setOutcome(conditions, generation, gwv1.RouteConditionResolvedRefs, t.unresolved.fault(),
+		gwv1.RouteReasonResolvedRefs, "All references are resolved.")
 	if dropped := t.dropped.fault(); dropped.is() && !refusal.is() {
 		conditions = setCondition(conditions, generation, gwv1.RouteConditionPartiallyInvalid, metav1.ConditionTrue,
 			dropped.reason, "Dropped Rule: "+dropped.message)

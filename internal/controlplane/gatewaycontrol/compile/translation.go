@@ -1,6 +1,7 @@
 package compile
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -149,9 +150,7 @@ type faults struct {
 }
 
 func (f *faults) add(one fault) {
-	if f.reason == "" {
-		f.reason = one.reason
-	}
+	f.reason = cmp.Or(f.reason, one.reason)
 	switch {
 	case slices.Contains(f.messages, one.message):
 	case len(f.messages) < maxFaults:

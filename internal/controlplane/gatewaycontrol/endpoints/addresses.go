@@ -8,9 +8,12 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
 
 	"github.com/kedge-dev/kedge/internal/base/config"
+	"github.com/kedge-dev/kedge/internal/base/nodeobject"
 	"github.com/kedge-dev/kedge/internal/base/routing"
+	"github.com/kedge-dev/kedge/internal/cluster/servers"
 )
 
 // Rules are what the settings of the cluster say about addresses.
@@ -96,28 +99,17 @@ func (f *Finder) refuseDoor(address netip.Addr) refusal {
 // isNode tells whether an address is one of a node, or one at which servers answer.
 func (f *Finder) isNode(address netip.Addr) bool {
 	if f.hosts == nil {
-		f.hosts = map[netip.Addr]bool{}
-		add := func(text string) {
-			if host, err := netip.ParseAddr(text); err == nil {
-				f.hosts[host.Unmap()] = true
-			}
-		}
+		f.hosts = sets.New[netip.Addr]()
 		for _, node := range f.Nodes() {
-			for _, has := range node.Status.Addresses {
-				add(has.Address)
-			}
+			f.hosts.Insert(nodeobject.Addresses(node)...)
 		}
 		// A server need not be a node. Those with an API server are endpoints of this Service.
 		for _, slice := range f.Slices(metav1.NamespaceDefault, "kubernetes") {
-			for i := range slice.Endpoints {
-				for _, server := range slice.Endpoints[i].Addresses {
-					add(server)
-				}
-			}
+			f.hosts.Insert(servers.IPs(slice)...)
 		}
 	}
 	_, registered := f.Owner(address)
-	return registered || f.hosts[address]
+	return registered || f.hosts.Has(address)
 }
 
 // podCIDRs returns the ranges of the pods of a node.

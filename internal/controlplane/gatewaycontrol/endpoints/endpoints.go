@@ -9,6 +9,7 @@
 package endpoints
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -17,6 +18,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/utils/ptr"
 )
 
 // ReasonRefused is the reason of conditions and Events about Found.Refused.
@@ -61,7 +64,7 @@ type Finder struct {
 	// ranges are the pod CIDRs of nodes, and hosts the addresses of all nodes. They are read when they
 	// are needed.
 	ranges map[string][]netip.Prefix
-	hosts  map[netip.Addr]bool
+	hosts  sets.Set[netip.Addr]
 }
 
 // key is a port of a Service.
@@ -167,18 +170,9 @@ func (r *refusals) message() string {
 
 // portOf returns the number that a port of a Service has in a slice, or zero.
 func portOf(slice *discoveryv1.EndpointSlice, port *corev1.ServicePort) uint16 {
+	wanted := cmp.Or(port.Protocol, corev1.ProtocolTCP)
 	for _, candidate := range slice.Ports {
-		name, protocol := "", corev1.ProtocolTCP
-		if candidate.Name != nil {
-			name = *candidate.Name
-		}
-		if candidate.Protocol != nil {
-			protocol = *candidate.Protocol
-		}
-		wanted := port.Protocol
-		if wanted == "" {
-			wanted = corev1.ProtocolTCP
-		}
+		name, protocol := ptr.Deref(candidate.Name, ""), ptr.Deref(candidate.Protocol, corev1.ProtocolTCP)
 		if name == port.Name && protocol == wanted && candidate.Port != nil {
 			return uint16(*candidate.Port)
 		}

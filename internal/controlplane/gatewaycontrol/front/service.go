@@ -1,6 +1,7 @@
 package front
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -55,9 +56,8 @@ func Service(f Front) *corev1.Service {
 		service.Annotations[servicelb.AddressAnnotation] = strings.Join(f.Addresses, ",")
 	}
 	if f.Gateway != nil {
-		owned := true
 		service.OwnerReferences = []metav1.OwnerReference{{
-			APIVersion: gwv1.GroupVersion.String(), Kind: "Gateway", Name: f.Gateway.Name, UID: f.Gateway.UID, Controller: &owned,
+			APIVersion: gwv1.GroupVersion.String(), Kind: "Gateway", Name: f.Gateway.Name, UID: f.Gateway.UID, Controller: new(true),
 		}}
 	}
 	for _, port := range f.Ports {
@@ -102,7 +102,7 @@ func Update(current, desired *corev1.Service) *corev1.Service {
 	for i := range now.Spec.Ports {
 		port := &now.Spec.Ports[i]
 		for _, given := range current.Spec.Ports {
-			if given.Port == port.Port && protocol(&given) == port.Protocol && given.NodePort != 0 {
+			if given.Port == port.Port && cmp.Or(given.Protocol, corev1.ProtocolTCP) == port.Protocol && given.NodePort != 0 {
 				port.NodePort, port.TargetPort = given.NodePort, intstr.FromInt32(given.NodePort)
 			}
 		}

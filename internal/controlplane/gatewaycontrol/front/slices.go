@@ -108,19 +108,16 @@ func groupsOf(f Front, service *corev1.Service, nodes []Node, family discoveryv1
 }
 
 func endpointPort(port Port, socket uint16) discoveryv1.EndpointPort {
-	name, protocol, number := PortName(port), protocolOf(port.Transport), int32(socket)
-	return discoveryv1.EndpointPort{Name: &name, Protocol: &protocol, Port: &number}
+	return discoveryv1.EndpointPort{Name: new(PortName(port)), Protocol: new(protocolOf(port.Transport)), Port: new(int32(socket))}
 }
 
 func endpointOf(node Node, address netip.Addr) discoveryv1.Endpoint {
-	ready, name := true, node.Name
 	endpoint := discoveryv1.Endpoint{
-		Addresses: []string{address.String()}, NodeName: &name,
-		Conditions: discoveryv1.EndpointConditions{Ready: &ready, Serving: &ready},
+		Addresses: []string{address.String()}, NodeName: new(node.Name),
+		Conditions: discoveryv1.EndpointConditions{Ready: new(true), Serving: new(true)},
 	}
 	if node.Zone != "" {
-		zone := node.Zone
-		endpoint.Zone = &zone
+		endpoint.Zone = new(node.Zone)
 	}
 	return endpoint
 }
@@ -130,13 +127,12 @@ func sliceOf(service *corev1.Service, family discoveryv1.AddressType, number int
 	if number > 1 {
 		name = fmt.Sprintf("%s-%d", name, number)
 	}
-	owned := true
 	return &discoveryv1.EndpointSlice{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: service.Namespace, Name: name,
 			Labels: map[string]string{discoveryv1.LabelServiceName: service.Name, discoveryv1.LabelManagedBy: SliceManager},
 			OwnerReferences: []metav1.OwnerReference{{
-				APIVersion: "v1", Kind: "Service", Name: service.Name, UID: service.UID, Controller: &owned,
+				APIVersion: "v1", Kind: "Service", Name: service.Name, UID: service.UID, Controller: new(true),
 			}},
 		},
 		AddressType: family, Ports: ports, Endpoints: endpoints,

@@ -1,6 +1,7 @@
 package front
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 
@@ -86,7 +87,7 @@ func (f *Front) reserved(quic *Port) (names []string) {
 // known yet.
 func socketOf(service *corev1.Service, number uint16, transport routing.Transport) uint16 {
 	for _, port := range service.Spec.Ports {
-		if port.Port == int32(number) && protocol(&port) == protocolOf(transport) {
+		if port.Port == int32(number) && cmp.Or(port.Protocol, corev1.ProtocolTCP) == protocolOf(transport) {
 			return socketOfPort(&port)
 		}
 	}
@@ -98,11 +99,4 @@ func socketOfPort(port *corev1.ServicePort) uint16 {
 		return 0
 	}
 	return uint16(port.NodePort)
-}
-
-func protocol(port *corev1.ServicePort) corev1.Protocol {
-	if port.Protocol == "" {
-		return corev1.ProtocolTCP
-	}
-	return port.Protocol
 }

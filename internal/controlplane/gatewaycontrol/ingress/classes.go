@@ -27,10 +27,7 @@ func (c *compiler) classes() {
 	standard := defaultClass(c.in.Classes)
 	for _, ingress := range sorted {
 		e := &entry{Ingress: ingress, faults: map[string]bool{}}
-		name := classOf(ingress)
-		if name == "" {
-			name = standard
-		}
+		name := cmp.Or(classOf(ingress), standard)
 		class := classes[name]
 		wanted := name == ownClass || slices.Contains(c.in.ServedClasses, name)
 		switch {

@@ -24,10 +24,9 @@ func withoutSchemas(definition *apiextensionsv1.CustomResourceDefinition) *apiex
 	light := *definition
 	light.Spec.Versions = slices.Clone(definition.Spec.Versions)
 	for i := range light.Spec.Versions {
-		anything := true
 		light.Spec.Versions[i].Subresources = nil
 		light.Spec.Versions[i].Schema = &apiextensionsv1.CustomResourceValidation{
-			OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{Type: "object", XPreserveUnknownFields: &anything},
+			OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{Type: "object", XPreserveUnknownFields: new(true)},
 		}
 	}
 	return &light

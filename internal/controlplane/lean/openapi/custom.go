@@ -14,7 +14,8 @@ import (
 	informers "k8s.io/apiextensions-apiserver/pkg/client/informers/externalversions/apiextensions/v1"
 	listers "k8s.io/apiextensions-apiserver/pkg/client/listers/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/client-go/tools/cache"
+
+	"github.com/kedge-dev/kedge/internal/base/objectcache"
 )
 
 // custom has the documents of established CustomResourceDefinitions. A change of a
@@ -42,11 +43,7 @@ type all struct {
 func (c *custom) watch(informer informers.CustomResourceDefinitionInformer, origin []byte) error {
 	c.definitions, c.origin = informer.Lister(), origin
 	c.changed.Store(true)
-	_, err := informer.Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc:    func(any) { c.changed.Store(true) },
-		UpdateFunc: func(any, any) { c.changed.Store(true) },
-		DeleteFunc: func(any) { c.changed.Store(true) },
-	})
+	_, err := informer.Informer().AddEventHandler(objectcache.OnChange(func(any) { c.changed.Store(true) }))
 	if err != nil {
 		return fmt.Errorf("watch CustomResourceDefinitions: %w", err)
 	}

@@ -6,6 +6,7 @@ package release
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"compress/gzip"
 	"context"
 	"crypto"
@@ -69,10 +70,7 @@ func ReadKey(path string) ([]byte, error) {
 // New returns the source with a URL, DefaultSource if it is empty. key is what ReadKey returns.
 // Without a key, New refuses http://.
 func New(base string, key []byte) (*Source, error) {
-	if base == "" {
-		base = DefaultSource
-	}
-	s := &Source{base: strings.TrimSuffix(base, "/"), wait: time.Second, silence: executables.Silence}
+	s := &Source{base: strings.TrimSuffix(cmp.Or(base, DefaultSource), "/"), wait: time.Second, silence: executables.Silence}
 	// An empty file is not a key, and parseKey refuses it. Otherwise releases would not be checked.
 	if key != nil {
 		var err error

@@ -5,6 +5,7 @@ package registries
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/base64"
 	"errors"
 	"fmt"
@@ -153,9 +154,7 @@ func (e *endpoint) UnmarshalYAML(node *yaml.Node) error {
 			e.scheme = "http"
 		}
 	}
-	if e.path == "" {
-		e.path = "/v2"
-	}
+	e.path = cmp.Or(e.path, "/v2")
 	e.host, err = docker.DefaultHost(u.Host)
 	return err
 }

@@ -71,7 +71,7 @@ func (c *capacities) Run(ctx context.Context, ready func()) error {
 	defer factory.Shutdown()
 	classes, claims, nodes := factory.Storage().V1().StorageClasses(), factory.Core().V1().PersistentVolumeClaims(), factory.Core().V1().Nodes()
 	// Adding a handler fails only on an informer that has stopped.
-	_, _ = classes.Informer().AddEventHandler(localstorage.OnChange(func(any) { c.refresh() }))
+	_, _ = classes.Informer().AddEventHandler(objectcache.OnChange(func(any) { c.refresh() }))
 	_, _ = nodes.Informer().AddEventHandler(cache.FilteringResourceEventHandler{
 		FilterFunc: func(object any) bool {
 			node, ok := object.(*corev1.Node)

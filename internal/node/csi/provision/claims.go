@@ -27,6 +27,7 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/events"
 	"github.com/kedge-dev/kedge/internal/base/localstorage"
 	"github.com/kedge-dev/kedge/internal/base/namequeue"
+	"github.com/kedge-dev/kedge/internal/base/objectcache"
 )
 
 const (
@@ -77,18 +78,16 @@ func (*claims) Name() string { return "claims" }
 
 // Run implements component.Component.
 func (c *claims) Run(ctx context.Context, ready func()) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	factory, err := c.Informers(ctx)
+	ctx, factory, end, err := c.Informers.Open(ctx)
 	if err != nil {
 		return err
 	}
-	defer factory.Shutdown()
+	defer end()
 	c.events = events.NewRecorder(ctx, c.api, localstorage.Driver, c.Node)
 	c.queue = namequeue.New("provisioner", firstRetry, lastRetry)
 	core, classes := factory.Core().V1(), factory.Storage().V1().StorageClasses()
 	c.claims, c.volumes, c.classes = core.PersistentVolumeClaims().Lister(), core.PersistentVolumes().Lister(), classes.Lister()
-	handler := cache.FilteringResourceEventHandler{FilterFunc: c.isMine, Handler: localstorage.OnChange(c.queue.AddObject)}
+	handler := cache.FilteringResourceEventHandler{FilterFunc: c.isMine, Handler: objectcache.OnChange(c.queue.AddObject)}
 	synced := []cache.DoneChecker{classes.Informer().HasSyncedChecker()}
 	for _, informer := range []cache.SharedIndexInformer{core.PersistentVolumeClaims().Informer(), core.PersistentVolumes().Informer()} {
 		// Adding a handler fails only on an informer that has stopped.
@@ -114,10 +113,7 @@ func (c *claims) Run(ctx context.Context, ready func()) error {
 // isMine tells whether a claim is to get its volume on this node, or whether a volume is on this
 // node.
 func (c *claims) isMine(object any) bool {
-	if gone, ok := object.(cache.DeletedFinalStateUnknown); ok {
-		object = gone.Obj
-	}
-	switch object := object.(type) {
+	switch object := objectcache.Latest(object).(type) {
 	case *corev1.PersistentVolumeClaim:
 		return localstorage.Provisions(object.Annotations[localstorage.ProvisionerAnnotation]) && object.Annotations[localstorage.NodeAnnotation] == c.Node
 	case *corev1.PersistentVolume:

@@ -88,14 +88,11 @@ func awaitUse(ctx context.Context, cfg Config, client snapshotclient.Interface) 
 	if err != nil && !apierrors.IsNotFound(err) || err == nil && len(known.Items) > 0 {
 		return nil
 	}
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	factory, err := cfg.Informers(ctx)
+	ctx, factory, end, err := cfg.Informers.Open(ctx)
 	if err != nil {
 		return err
 	}
-	defer factory.Shutdown()
-	defer cancel()
+	defer end()
 	used := make(chan struct{})
 	use := sync.OnceFunc(func() { close(used) })
 	// Adding a handler fails only on an informer that has stopped.

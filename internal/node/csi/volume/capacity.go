@@ -1,6 +1,7 @@
 package volume
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -31,9 +32,7 @@ const (
 // rest of quotas, the blocks that reflinked copies share and need for themselves when written to,
 // and holes that the kernel has made in images.
 func (s *Store) Room(spec Spec) (int64, error) {
-	if spec.Base == "" {
-		spec.Base = s.base
-	}
+	spec.Base = cmp.Or(spec.Base, s.base)
 	if err := s.checkBase(spec.Base); err != nil {
 		return 0, err
 	}

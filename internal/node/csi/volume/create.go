@@ -1,6 +1,7 @@
 package volume
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,9 +16,7 @@ import (
 // Create makes a volume. If a volume of this name exists, Create returns it if it fits spec, and
 // ErrExists otherwise. It first removes what an interrupted call has left.
 func (s *Store) Create(ctx context.Context, name string, spec Spec) (*Volume, error) {
-	if spec.Base == "" {
-		spec.Base = s.base
-	}
+	spec.Base = cmp.Or(spec.Base, s.base)
 	return s.create(ctx, name, spec.Source, func(source *Volume) (*Volume, error) {
 		return s.plan(spec, source)
 	}, func(there *Volume) error { return spec.fits(there) })

@@ -1,6 +1,7 @@
 package volume
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -99,9 +100,7 @@ func (s *Store) load(name string) (*Volume, error) {
 	if err := json.Unmarshal(text, &volume); err != nil || volume.Name != name {
 		return nil, fmt.Errorf("the record %s is damaged (%w): repair it, or remove it and the volume's folder", s.RecordFile(name), err)
 	}
-	if volume.Base == "" {
-		volume.Base = s.base
-	}
+	volume.Base = cmp.Or(volume.Base, s.base)
 	return &volume, nil
 }
 

@@ -15,6 +15,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -96,10 +97,5 @@ func portLater(network, _ string, c syscall.RawConn) error {
 }
 
 func contains(ranges []netip.Prefix, address netip.Addr) bool {
-	for _, r := range ranges {
-		if r.Contains(address) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(ranges, func(r netip.Prefix) bool { return r.Contains(address) })
 }

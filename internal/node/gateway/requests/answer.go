@@ -141,11 +141,7 @@ func (x *exchange) decorate(h http.Header) {
 
 // fail answers with an error.
 func (x *exchange) fail(status int) {
-	if x.isGRPC() {
-		x.failGRPC(status)
-		return
-	}
-	x.reply(status, http.StatusText(status)+"\n")
+	x.refuse(status, http.StatusText(status)+"\n")
 }
 
 // reply answers with a short text.

@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"math/rand/v2"
 	"net/netip"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -122,7 +123,7 @@ func (s *service) random(tried []*endpoint) (found *endpoint) {
 	start := rand.IntN(count) //nolint:gosec // no secret
 	for i := range count {
 		e := s.endpoints[(start+i)%count]
-		if isTried(e, tried) {
+		if slices.Contains(tried, e) {
 			continue
 		}
 		if e.avoided.Load() <= now {
@@ -133,15 +134,6 @@ func (s *service) random(tried []*endpoint) (found *endpoint) {
 		}
 	}
 	return found
-}
-
-func isTried(e *endpoint, tried []*endpoint) bool {
-	for _, other := range tried {
-		if other == e {
-			return true
-		}
-	}
-	return false
 }
 
 // avoid makes requests prefer other endpoints for a while.

@@ -1,8 +1,10 @@
 package requests
 
 import (
+	"maps"
 	"net/http"
 	"net/netip"
+	"slices"
 	"strings"
 )
 
@@ -72,23 +74,14 @@ func parseAddress(text string) (netip.Addr, bool) {
 }
 
 func within(address netip.Addr, ranges []netip.Prefix) bool {
-	for _, r := range ranges {
-		if r.Contains(address) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(ranges, func(r netip.Prefix) bool { return r.Contains(address) })
 }
 
 // forwarded puts into the header of a request where it comes from. What clients that are not
 // trusted say about it is removed.
 func (c *client) forwarded(h http.Header, host, publicPort string) {
 	if !c.trusted {
-		for name := range h {
-			if isForwarding(name) {
-				delete(h, name)
-			}
-		}
+		maps.DeleteFunc(h, func(name string, _ []string) bool { return isForwarding(name) })
 	}
 	peer := c.peer.String()
 	address := peer

@@ -1,6 +1,7 @@
 package requests
 
 import (
+	"maps"
 	"net/http/httptrace"
 	"net/textproto"
 	"sync"
@@ -32,13 +33,9 @@ func (i *hints) pass(code int, header textproto.MIMEHeader) error {
 	}
 	h := i.to.Header()
 	before := h.Clone()
-	for name, values := range header {
-		h[name] = values
-	}
+	maps.Copy(h, header)
 	i.to.WriteHeader(code)
 	clear(h)
-	for name, values := range before {
-		h[name] = values
-	}
+	maps.Copy(h, before)
 	return nil
 }

@@ -102,8 +102,12 @@ type question struct {
 	parameters url.Values
 }
 
-// fits tells whether a request fits apart from its path.
+// fits tells whether a request fits. Of the path it looks only at a regular expression: find has looked
+// at the others.
 func (m *match) fits(q *question) bool {
+	if m.expression != nil && !m.expression.MatchString(q.path) {
+		return false
+	}
 	if m.method != "" && m.method != q.method || q.deep && m.rule.route.source.SingleLabel {
 		return false
 	}
@@ -228,7 +232,7 @@ func (r *rules) find(q *question) *match {
 	if m := first(r.exact[q.path], q); m != nil {
 		return m
 	}
-	if m := firstExpression(r.expressions, q); m != nil {
+	if m := first(r.expressions, q); m != nil {
 		return m
 	}
 	// A prefix ends where a segment of the path ends.
@@ -242,7 +246,7 @@ func (r *rules) find(q *question) *match {
 			end = strings.LastIndexByte(q.path[:min(end, r.longest+1)], '/')
 		}
 	}
-	if m := firstExpression(r.methods, q); m != nil {
+	if m := first(r.methods, q); m != nil {
 		return m
 	}
 	return first(r.everything, q)
@@ -251,15 +255,6 @@ func (r *rules) find(q *question) *match {
 func first(list []*match, q *question) *match {
 	for _, m := range list {
 		if m.fits(q) {
-			return m
-		}
-	}
-	return nil
-}
-
-func firstExpression(list []*match, q *question) *match {
-	for _, m := range list {
-		if m.expression.MatchString(q.path) && m.fits(q) {
 			return m
 		}
 	}

@@ -165,12 +165,6 @@ func fromHex(c byte) byte {
 	return c - '0'
 }
 
-// hasPrefix tells whether a path begins with the segments of a prefix, which has no slash at
-// its end. The prefix of all paths is empty.
-func hasPrefix(path, prefix string) bool {
-	return strings.HasPrefix(path, prefix) && (len(path) == len(prefix) || path[len(prefix)] == '/')
-}
-
 // replacePrefix returns the path with a value in the place of the segments of a prefix that it
 // has. The rest keeps its escapes.
 func (p path) replacePrefix(prefix, value string) string {

@@ -2,6 +2,7 @@ package requests
 
 import (
 	"errors"
+	"strings"
 	"testing"
 )
 
@@ -99,4 +100,10 @@ func TestReplacePrefix(t *testing.T) {
 			t.Errorf("%q with %q for %q: got %q, want %q", test.path, test.value, test.prefix, got, test.want)
 		}
 	}
+}
+
+// hasPrefix tells whether a path begins with the segments of a prefix, which has no slash at
+// its end. The prefix of all paths is empty.
+func hasPrefix(path, prefix string) bool {
+	return strings.HasPrefix(path, prefix) && (len(path) == len(prefix) || path[len(prefix)] == '/')
 }

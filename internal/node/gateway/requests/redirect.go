@@ -1,6 +1,7 @@
 package requests
 
 import (
+	"cmp"
 	"net/http"
 	"strconv"
 
@@ -9,14 +10,7 @@ import (
 
 // redirect answers with another place.
 func (x *exchange) redirect(to *routing.Redirect) {
-	scheme := to.Scheme
-	if scheme == "" {
-		scheme = x.scheme()
-	}
-	host := to.Hostname
-	if host == "" {
-		host = x.host.String()
-	}
+	scheme, host := cmp.Or(to.Scheme, x.scheme()), cmp.Or(to.Hostname, x.host.String())
 	path := x.path.raw
 	if to.Path != nil {
 		path = x.pathOf(to.Path)

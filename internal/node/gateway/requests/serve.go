@@ -1,6 +1,7 @@
 package requests
 
 import (
+	"cmp"
 	"net/http"
 	"strings"
 	"time"
@@ -185,10 +186,7 @@ func (x *exchange) serve() {
 
 // faultOf returns the status for requests to a target without a backend.
 func faultOf(t *target) int {
-	if t.fault != 0 {
-		return t.fault
-	}
-	return http.StatusInternalServerError
+	return cmp.Or(t.fault, http.StatusInternalServerError)
 }
 
 // secure tells whether the client uses HTTPS, also if a trusted proxy ends it.
