@@ -24,8 +24,8 @@ import (
 	"github.com/kedge-dev/kedge/tests/harness"
 )
 
-// patience limits how long anything may take that kedge does by itself.
-const patience = 2 * time.Minute
+// patience limits how long anything may take that kedge does by itself, also on a slow machine (tests/machines).
+const patience = 10 * time.Minute
 
 // space is a test's own namespace in a cluster, with methods for the test.
 type space struct {
