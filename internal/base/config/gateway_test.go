@@ -37,12 +37,7 @@ func TestRunsGateway(t *testing.T) {
 }
 
 func TestGatewaySettings(t *testing.T) {
-	g := GatewaySettings{IngressClasses: []string{"nginx"}, Ports: []string{"8080", "53"}, TrustedProxies: []string{"192.0.2.0/24", "192.0.2.1", "2001:db8::1"}}
-	for class, want := range map[string]bool{"kedge": true, "nginx": true, "traefik": false, "": false} {
-		if got := g.ServesIngressClass(class); got != want {
-			t.Errorf("it serves %q: %t", class, got)
-		}
-	}
+	g := GatewaySettings{Ports: []string{"8080", "53"}, TrustedProxies: []string{"192.0.2.0/24", "192.0.2.1", "2001:db8::1"}}
 	if got := g.SharedPorts(); !slices.Equal(got, []uint16{8080, 53}) {
 		t.Errorf("got ports %v", got)
 	}
