@@ -10,6 +10,7 @@
 package snapshot
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -120,10 +121,7 @@ func (s *Snapshots) Run(ctx context.Context, ready func()) error {
 
 // folder returns the folder of the snapshots on this host.
 func (c *Config) folder() string {
-	if c.Settings.Dir != "" {
-		return c.Settings.Dir
-	}
-	return c.Dir.Snapshots()
+	return cmp.Or(c.Settings.Dir, c.Dir.Snapshots())
 }
 
 // keepSchedule saves at the times of the schedule, until ctx is done.
