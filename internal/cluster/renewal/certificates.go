@@ -54,21 +54,16 @@ type Keeper struct {
 	log *logrus.Entry
 	// renewing is held while certificates are renewed.
 	renewing sync.Mutex
-	look     chan struct{}
+	look     loop.Changes
 }
 
 // New makes the component.
 func New(cfg Config) *Keeper {
-	return &Keeper{cfg: cfg, log: logrus.WithField("component", "certificates"), look: make(chan struct{}, 1)}
+	return &Keeper{cfg: cfg, log: logrus.WithField("component", "certificates"), look: loop.NewChanges()}
 }
 
 // Look makes the Keeper look at the certificates now.
-func (k *Keeper) Look() {
-	select {
-	case k.look <- struct{}{}:
-	default:
-	}
-}
+func (k *Keeper) Look() { k.look.Notify() }
 
 // Name implements component.Component.
 func (*Keeper) Name() string { return "certificates" }

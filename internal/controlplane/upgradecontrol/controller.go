@@ -118,7 +118,7 @@ type term struct {
 	// ask is resolver.ask, except in tests.
 	ask func(context.Context, question) answer
 	// changes receives when a node has changed, or when the resolver has an answer.
-	changes objectcache.Changes
+	changes loop.Changes
 	// written are the Plans that were written last, until the cache has them.
 	written map[types.UID]written
 	now     func() time.Time
@@ -136,7 +136,7 @@ type written struct {
 func newTerm(cfg ControllerConfig, log *logrus.Entry, api kubernetes.Interface, custom dynamic.Interface, recorder record.EventRecorder) *term {
 	t := &term{
 		ControllerConfig: cfg, log: log, api: api, custom: custom, events: recorder,
-		changes: objectcache.NewChanges(), written: map[types.UID]written{}, now: time.Now, newID: func() string { return string(uuid.NewUUID()) },
+		changes: loop.NewChanges(), written: map[types.UID]written{}, now: time.Now, newID: func() string { return string(uuid.NewUUID()) },
 	}
 	t.resolver = &resolver{store: cfg.Plans.cfg.Store, keyFile: release.KeyFile, answered: t.changes.Notify, tasks: map[string]*task{}}
 	t.ask = t.resolver.ask

@@ -28,6 +28,7 @@ import (
 
 	"github.com/kedge-dev/kedge/internal/base/config"
 	"github.com/kedge-dev/kedge/internal/base/datadir"
+	"github.com/kedge-dev/kedge/internal/base/loop"
 	"github.com/kedge-dev/kedge/internal/base/version"
 	"github.com/kedge-dev/kedge/internal/cluster/join"
 	"github.com/kedge-dev/kedge/internal/datastore"
@@ -82,7 +83,7 @@ type Snapshots struct {
 	// removes the failure.
 	failed map[string]File
 	// changed has a value while the API has yet to be updated.
-	changed chan struct{}
+	changed loop.Changes
 	client  kubernetes.Interface
 	objects objects
 	now     func() time.Time
@@ -95,7 +96,7 @@ func New(cfg Config) *Snapshots {
 	}
 	return &Snapshots{
 		cfg: cfg, log: logrus.WithField("component", "snapshots"),
-		failed: map[string]File{}, changed: make(chan struct{}, 1), now: cfg.Now,
+		failed: map[string]File{}, changed: loop.NewChanges(), now: cfg.Now,
 	}
 }
 

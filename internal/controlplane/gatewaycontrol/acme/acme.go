@@ -49,7 +49,7 @@ import (
 	gwv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"github.com/kedge-dev/kedge/internal/base/events"
-	"github.com/kedge-dev/kedge/internal/base/objectcache"
+	"github.com/kedge-dev/kedge/internal/base/loop"
 	"github.com/kedge-dev/kedge/internal/controlplane/gatewaycontrol/hosts"
 )
 
@@ -126,7 +126,7 @@ type Manager struct {
 	cfg Config
 	log *logrus.Entry
 	// changed receives when there is something to look at.
-	changed objectcache.Changes
+	changed loop.Changes
 	// now and settle are replaced by tests.
 	now    func() time.Time
 	settle time.Duration
@@ -157,7 +157,7 @@ func New(cfg Config) *Manager {
 		cfg.Directory = LetsEncrypt
 	}
 	return &Manager{
-		cfg: cfg, log: logrus.WithField("component", "gateway"), changed: objectcache.NewChanges(), now: time.Now, settle: settleTime,
+		cfg: cfg, log: logrus.WithField("component", "gateway"), changed: loop.NewChanges(), now: time.Now, settle: settleTime,
 		attempts: map[name]*attempt{}, running: map[types.NamespacedName]*certificate{}, told: map[news]bool{},
 		budgets: map[string]flowcontrol.PassiveRateLimiter{},
 	}
