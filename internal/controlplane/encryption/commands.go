@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/kedge-dev/kedge/internal/base/localapi"
+	"github.com/kedge-dev/kedge/internal/base/loop"
 )
 
 // Status describes how Secrets are stored.
@@ -139,8 +140,7 @@ func Await(ctx context.Context, kedge *localapi.Client, say func(string)) (Statu
 			said = s.Waiting
 			say(said)
 		}
-		sleep(ctx, poll)
-		if err := ctx.Err(); err != nil {
+		if err := loop.Sleep(ctx, poll); err != nil {
 			return s, err
 		}
 	}

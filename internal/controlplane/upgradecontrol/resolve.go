@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/kedge-dev/kedge/internal/base/loop"
 	"github.com/kedge-dev/kedge/internal/base/upgrades"
 	"github.com/kedge-dev/kedge/internal/controlplane/upgradecontrol/release"
 	"github.com/kedge-dev/kedge/internal/controlplane/upgradecontrol/store"
@@ -167,10 +168,8 @@ func (r *resolver) file(ctx context.Context, spec *upgrades.PlanSpec) (string, m
 		if time.Now().After(ends) {
 			return "", nil, fmt.Errorf("no server has %s with the SHA-256 digest %s: copy it to this path on a server, and make the Plan again: %w", spec.File, digest, errors.Join(err, fetched))
 		}
-		select {
-		case <-ctx.Done():
-			return "", nil, ctx.Err()
-		case <-time.After(filePause):
+		if err := loop.Sleep(ctx, filePause); err != nil {
+			return "", nil, err
 		}
 	}
 	architecture, err := r.store.Architecture(digest)

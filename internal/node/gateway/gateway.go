@@ -199,8 +199,5 @@ func (g *gateway) leave(ctx context.Context) {
 		return
 	}
 	g.serving.drain()
-	select {
-	case <-time.After(g.cfg.Notice):
-	case <-ctx.Done():
-	}
+	_ = loop.Sleep(ctx, g.cfg.Notice)
 }

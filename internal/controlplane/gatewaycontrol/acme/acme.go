@@ -179,10 +179,8 @@ func (m *Manager) Run(ctx context.Context) {
 	defer running.Wait()
 	// Challenges of a server that was elected before have no order any more.
 	for m.takeOver(ctx) != nil {
-		select {
-		case <-ctx.Done():
+		if loop.Sleep(ctx, time.Second) != nil {
 			return
-		case <-time.After(time.Second):
 		}
 	}
 	timer := time.NewTimer(time.Hour)

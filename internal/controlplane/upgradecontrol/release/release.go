@@ -24,6 +24,7 @@ import (
 	"time"
 
 	"github.com/kedge-dev/kedge/internal/base/datadir"
+	"github.com/kedge-dev/kedge/internal/base/loop"
 	"github.com/kedge-dev/kedge/internal/base/upgrades"
 	"github.com/kedge-dev/kedge/internal/cluster/executables"
 )
@@ -271,10 +272,8 @@ func (s *Source) get(ctx context.Context, address string, read func(io.Reader) e
 		if !again || attempt == attempts {
 			return fmt.Errorf("get %s: %w", shown(address), err)
 		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(wait):
+		if err := loop.Sleep(ctx, wait); err != nil {
+			return err
 		}
 	}
 }
