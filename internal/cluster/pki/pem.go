@@ -14,6 +14,8 @@ import (
 	"fmt"
 	"os"
 
+	"k8s.io/client-go/util/keyutil"
+
 	"github.com/kedge-dev/kedge/internal/base/datadir"
 )
 
@@ -156,28 +158,11 @@ func writeKey(path string, generate func() (crypto.Signer, error)) (crypto.Signe
 	if err != nil {
 		return nil, fmt.Errorf("make key %s: %w", path, err)
 	}
-	text, err := encodeKey(key)
+	text, err := keyutil.MarshalPrivateKeyToPEM(key)
 	if err != nil {
 		return nil, fmt.Errorf("encode key %s: %w", path, err)
 	}
 	return key, datadir.WriteFile(path, text, keyMode)
-}
-
-//upstream:relies-on k8s.io/client-go/util/keyutil/key.go ParsePrivateKeyPEM MarshalPrivateKeyToPEM
-func encodeKey(key crypto.Signer) ([]byte, error) {
-	// These are the encodings that all of Kubernetes's own parsers know
-	// (k8s.io/client-go/util/keyutil/key.go).
-	var block pem.Block
-	var err error
-	switch key := key.(type) {
-	case *ecdsa.PrivateKey:
-		block.Type = "EC PRIVATE KEY"
-		block.Bytes, err = x509.MarshalECPrivateKey(key)
-	case *rsa.PrivateKey:
-		block.Type = "RSA PRIVATE KEY"
-		block.Bytes = x509.MarshalPKCS1PrivateKey(key)
-	}
-	return pem.EncodeToMemory(&block), err
 }
 
 func ecdsaKey() (crypto.Signer, error) { return ecdsa.GenerateKey(elliptic.P256(), rand.Reader) }
