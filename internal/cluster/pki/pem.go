@@ -92,6 +92,15 @@ func parseCertificates(data []byte) ([]*x509.Certificate, error) {
 	return certs, nil
 }
 
+// pool returns a pool of certificates.
+func pool(certs []*x509.Certificate) *x509.CertPool {
+	all := x509.NewCertPool()
+	for _, cert := range certs {
+		all.AddCert(cert)
+	}
+	return all
+}
+
 // CAHash returns the hash of the servers' authority that join tokens carry: the SHA-256,
 // in hexadecimal, of the DER of the root, which is the last certificate in caPEM. It is
 // the same value that `openssl x509 -fingerprint -sha256` prints. It stays the same when
