@@ -21,6 +21,14 @@ func WriteFile(path string, data []byte, mode os.FileMode) error {
 	return WriteTogether(File{Path: path, Data: data, Mode: mode})
 }
 
+// WriteChanged writes a file as WriteFile does, unless the file has this content already.
+func WriteChanged(path string, data []byte, mode os.FileMode) error {
+	if existing, err := os.ReadFile(path); err == nil && bytes.Equal(existing, data) {
+		return nil
+	}
+	return WriteFile(path, data, mode)
+}
+
 // File is a file for WriteTogether.
 type File struct {
 	Path string

@@ -61,6 +61,30 @@ func TestWriteFileKeepsTheOldOnAFullDisk(t *testing.T) {
 	}
 }
 
+// TestWriteChanged writes a file again only if its content changes.
+func TestWriteChanged(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "file")
+	write := func(text string) os.FileInfo {
+		t.Helper()
+		if err := WriteChanged(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := os.ReadFile(path); err != nil || string(got) != text {
+			t.Fatalf("read %q, %v; want %q", got, err, text)
+		}
+		info, err := os.Stat(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return info
+	}
+	first := write("a")
+	if !os.SameFile(first, write("a")) {
+		t.Error("an unchanged file was written again")
+	}
+	write("b")
+}
+
 // TestReplace interrupts Replace after each of its steps, and calls it again.
 func TestReplace(t *testing.T) {
 	for _, interrupted := range []string{"not", "between", "new"} {
