@@ -73,9 +73,6 @@ func parseRange(text string) (netip.Prefix, error) {
 	return netip.ParsePrefix(text)
 }
 
-// RunsGateway tells whether the cluster has the gateway.
-func (c *Cluster) RunsGateway() bool { return c.Has(Gateway) }
-
 // gateway checks the settings of the gateway.
 func (v *validator) gateway(g *GatewaySettings) {
 	for _, name := range g.IngressClasses {

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// TestRunsGateway switches the gateway off by its name, and by that of k3s's ingress controller.
-func TestRunsGateway(t *testing.T) {
+// TestHasGateway switches the gateway off by its name, and by that of k3s's ingress controller.
+func TestHasGateway(t *testing.T) {
 	for name, test := range map[string]struct {
 		disable   []string
 		runs      bool
@@ -21,7 +21,7 @@ func TestRunsGateway(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := Cluster{Disable: test.disable}
-			if got := c.RunsGateway(); got != test.runs {
+			if got := c.Has(Gateway); got != test.runs {
 				t.Errorf("it runs: %t", got)
 			}
 			for _, name := range test.disable {

@@ -69,10 +69,15 @@ func (v *validator) agent(a *Agent) {
 	if a.Server == "" {
 		return
 	}
-	u, err := url.Parse(a.Server)
-	if err != nil || u.Scheme != "https" || u.Hostname() == "" || strings.Trim(u.Path, "/") != "" || u.RawQuery != "" || u.User != nil {
+	if !isHostURL(a.Server, "https") {
 		v.fault("server", "invalid server address %q: use https://HOST:PORT, such as https://192.0.2.10:6443", a.Server)
 	}
+}
+
+// isHostURL tells whether a text is SCHEME://HOST or SCHEME://HOST:PORT.
+func isHostURL(text, scheme string) bool {
+	u, err := url.Parse(text)
+	return err == nil && u.Scheme == scheme && u.Hostname() != "" && strings.Trim(u.Path, "/") == "" && u.RawQuery == "" && u.User == nil
 }
 
 func (v *validator) server(s *Server) {
@@ -235,8 +240,7 @@ func (v *validator) datastore(d *Datastore) {
 	switch {
 	case d.IsEtcd():
 		for endpoint := range strings.SplitSeq(d.Endpoint, ",") {
-			u, err := url.Parse(endpoint)
-			if err != nil || u.Scheme != scheme || u.Hostname() == "" || strings.Trim(u.Path, "/") != "" || u.RawQuery != "" || u.User != nil {
+			if !isHostURL(endpoint, scheme) {
 				v.fault("datastore-endpoint", "is not a list of etcd's addresses: use https://HOST:PORT, several with commas, such as https://192.0.2.1:2379,https://192.0.2.2:2379")
 				break
 			}

@@ -23,12 +23,8 @@ func (v *validator) node(n *Node, families int) {
 			v.fault("node-name", "%q: %s", n.NodeName, detail)
 		}
 	}
-	if len(n.NodeIP) > max(families, 1) {
-		v.fault("node-ip", "has %d addresses, but the cluster has %d address family: use one address of each family", len(n.NodeIP), families)
-	}
-	if len(n.NodeExternalIP) > max(families, 1) {
-		v.fault("node-external-ip", "has %d addresses, but the cluster has %d address family: use one address of each family", len(n.NodeExternalIP), families)
-	}
+	v.perFamily("node-ip", n.NodeIP, families)
+	v.perFamily("node-external-ip", n.NodeExternalIP, families)
 	for _, text := range n.NodeExternalIP {
 		if a, ok := v.address("node-external-ip", text); ok && !a.IsGlobalUnicast() {
 			v.fault("node-external-ip", "other nodes cannot reach %s: use an address that they can reach", a)
@@ -71,6 +67,13 @@ func (v *validator) node(n *Node, families int) {
 	}
 	v.arguments("kubelet-arg", n.KubeletArgs)
 	v.arguments("kube-proxy-arg", n.KubeProxyArgs)
+}
+
+// perFamily checks that a node has at most one address of each family.
+func (v *validator) perFamily(key string, addresses []string, families int) {
+	if len(addresses) > max(families, 1) {
+		v.fault(key, "has %d addresses, but the cluster has %d address family: use one address of each family", len(addresses), families)
+	}
 }
 
 func isTaint(text string) bool {
