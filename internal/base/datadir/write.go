@@ -88,6 +88,20 @@ func (f File) rename() error { return os.Rename(f.temporary(), f.Path) }
 
 func (f File) syncFolder() error { return Sync(filepath.Dir(f.Path)) }
 
+// Link makes path a symbolic link to target, unless it is one. It replaces an earlier link.
+func Link(path, target string) error {
+	if leads, err := os.Readlink(path); err == nil && leads == target {
+		return nil
+	}
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("remove link: %w", err)
+	}
+	if err := os.Symlink(target, path); err != nil {
+		return fmt.Errorf("make link: %w", err)
+	}
+	return nil
+}
+
 // Replace puts the file or folder next in the place of current, and moves the former
 // current, if there was one, to kept. The folder of kept must exist. All must be on one
 // file system. If Replace was interrupted, another call completes it. If next does not
