@@ -111,24 +111,16 @@ func (r *resolver) find(ctx context.Context, q question) (got answer) {
 		got.version = spec.Version
 	default:
 		var source *release.Source
-		if source, got.err = r.source(spec); got.err == nil {
+		if source, got.err = release.Open(spec.Source, r.keyFile); got.err == nil {
 			got.version, got.err = source.Channel(ctx, spec.Channel)
 		}
 	}
 	return got
 }
 
-func (r *resolver) source(spec *upgrades.PlanSpec) (*release.Source, error) {
-	key, err := release.ReadKey(r.keyFile)
-	if err != nil {
-		return nil, err
-	}
-	return release.New(spec.Source, key)
-}
-
 // release gets executables of a version.
 func (r *resolver) release(ctx context.Context, q question) (map[string]upgrades.Executable, error) {
-	source, err := r.source(&q.plan.Spec)
+	source, err := release.Open(q.plan.Spec.Source, r.keyFile)
 	if err != nil {
 		return nil, err
 	}

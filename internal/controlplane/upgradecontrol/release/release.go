@@ -58,8 +58,18 @@ type Source struct {
 	wait, silence time.Duration
 }
 
-// ReadKey returns the content of KeyFile, or nil if there is none.
-func ReadKey(path string) ([]byte, error) {
+// Open returns the source with a URL, DefaultSource if it is empty. If there is a keyFile, which is
+// KeyFile except in tests, its key must have signed the releases. Otherwise Open refuses http://.
+func Open(base, keyFile string) (*Source, error) {
+	key, err := readKey(keyFile)
+	if err != nil {
+		return nil, err
+	}
+	return newSource(base, key)
+}
+
+// readKey returns the content of a file with a key, or nil if there is none.
+func readKey(path string) ([]byte, error) {
 	key, err := datadir.ReadText(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -67,9 +77,8 @@ func ReadKey(path string) ([]byte, error) {
 	return key, err
 }
 
-// New returns the source with a URL, DefaultSource if it is empty. key is what ReadKey returns.
-// Without a key, New refuses http://.
-func New(base string, key []byte) (*Source, error) {
+// newSource is Open with the key that readKey returns.
+func newSource(base string, key []byte) (*Source, error) {
 	if base == "" {
 		base = DefaultSource
 	}
