@@ -198,7 +198,7 @@ func (m *Member) Run(ctx context.Context, ready func()) error {
 	if err != nil {
 		return err
 	}
-	defer m.peers.close()
+	defer m.peers.http.CloseIdleConnections()
 	m.server.Store(etcd.Server)
 
 	err = m.await(ctx, etcd.Server)
