@@ -123,7 +123,7 @@ func (d *Datastore) Run(ctx context.Context, ready func()) error {
 		return err
 	}
 	api, err := etcdapi.Serve(etcdapi.Config{
-		Backend: backend, Meter: backend.meter, Socket: d.socket, Answer: d.faults.answerUnary,
+		Backend: backend, Meter: backend.meter, Socket: d.socket, Answer: etcdapi.AnswerFaults,
 	})
 	if err != nil {
 		return err
