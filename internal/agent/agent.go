@@ -6,10 +6,7 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
-	"fmt"
 	"io"
-	"io/fs"
-	"os"
 	"slices"
 	"time"
 
@@ -189,7 +186,7 @@ func prepare(cfg Config) (*node, error) {
 		return nil, err
 	}
 	// `kedge crictl` finds the helpers and the runtime by these links.
-	return n, errors.Join(link(datadir.HelpersLink, n.assets.Bin), link(datadir.RuntimeLink, n.socket()), UseHelpers(n.assets.Bin), useWireguardKey())
+	return n, errors.Join(datadir.Link(datadir.HelpersLink, n.assets.Bin), datadir.Link(datadir.RuntimeLink, n.socket()), UseHelpers(n.assets.Bin), useWireguardKey())
 }
 
 // client returns the configuration with which the node itself calls the API.
@@ -200,15 +197,4 @@ func (n *node) client() *rest.Config {
 // user returns the configuration with which a component of the node calls the API.
 func (n *node) user(name string) *rest.Config {
 	return n.API.ClientConfig(name, pki.NodeGroup(n.Node.Name))
-}
-
-// link makes path a link to target. It replaces an earlier link.
-func link(path, target string) error {
-	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("remove link: %w", err)
-	}
-	if err := os.Symlink(target, path); err != nil {
-		return fmt.Errorf("make link: %w", err)
-	}
-	return nil
 }

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"net/netip"
 	"slices"
@@ -30,10 +31,7 @@ func (n *node) cniConfDir() string {
 
 // HostResolvConf returns the file that resolvers in the host's own network read.
 func HostResolvConf(settings config.Node) string {
-	if settings.ResolvConf != "" {
-		return settings.ResolvConf
-	}
-	return "/etc/resolv.conf"
+	return cmp.Or(settings.ResolvConf, "/etc/resolv.conf")
 }
 
 // WarnRenamed warns if this host was another node the last time, for example because a DHCP server has

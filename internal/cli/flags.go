@@ -83,10 +83,7 @@ func settingFlags(role config.Role, category string, hidden func(key string) boo
 // loadConfig reads the configuration with the flags of c over it.
 func loadConfig(c *cli.Context) (*config.Config, error) {
 	cfg, _, err := loadSources(c)
-	if err != nil {
-		return nil, err
-	}
-	return cfg, nil
+	return cfg, err
 }
 
 // loadSources is loadConfig, and tells where values came from too. With an error come
@@ -99,17 +96,14 @@ func loadSources(c *cli.Context) (*config.Config, config.Sources, error) {
 // urfave/cli, whose flags of all commands are a MiB.
 type givenFlags struct {
 	configFile string
-	values     []givenFlag
-}
-
-type givenFlag struct {
-	name   string
-	values []string
+	values     []config.Flag
 }
 
 func flagsOf(c *cli.Context) givenFlags {
 	given := givenFlags{configFile: c.String(configFlag)}
-	add := func(name string, values ...string) { given.values = append(given.values, givenFlag{name, values}) }
+	add := func(name string, values ...string) {
+		given.values = append(given.values, config.Flag{Name: name, Values: values})
+	}
 	// Of two names of a setting, kedge's wins.
 	for _, row := range config.K3sOnly() {
 		switch {
@@ -137,13 +131,7 @@ func flagsOf(c *cli.Context) givenFlags {
 // load reads the configuration with the flags over it. adapt changes what was given
 // before it is checked.
 func (g givenFlags) load(adapt ...func(*config.Config) error) (*config.Config, config.Sources, error) {
-	flags := func(cfg *config.Config) error {
-		var faults []error
-		for _, flag := range g.values {
-			faults = append(faults, cfg.SetFlag(flag.name, flag.values...))
-		}
-		return errors.Join(faults...)
-	}
+	flags := func(cfg *config.Config) error { return cfg.SetFlags(g.values) }
 	return config.LoadSources(g.configFile, append([]func(*config.Config) error{flags}, adapt...)...)
 }
 

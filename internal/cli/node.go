@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -100,10 +101,7 @@ func printNodes(w io.Writer, nodes []listedNode) error {
 		if n.Tunnel != nil {
 			tunnel = map[bool]string{true: "open", false: "none"}[*n.Tunnel]
 		}
-		end := n.CertificatesEnd
-		if end == "" {
-			end = "unknown"
-		}
+		end := cmp.Or(n.CertificatesEnd, "unknown")
 		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\n", n.Name, n.State, n.Joined, strings.Join(n.Addresses, ","), end, tunnel)
 	}
 	return table.Flush()

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -57,10 +58,7 @@ func supportBundle(c *cli.Context, serviceFault error) error {
 		return fmt.Errorf("get host name: %w", err)
 	}
 	folder := fmt.Sprintf("kedge-support-%s-%s", hostname, time.Now().Format("20060102-150405"))
-	path := c.String(outputFlag)
-	if path == "" {
-		path = folder + ".tar.gz"
-	}
+	path := cmp.Or(c.String(outputFlag), folder+".tar.gz")
 	cfg, sources, fault := loadSources(c)
 	fault = errors.Join(serviceFault, fault)
 	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)

@@ -201,8 +201,8 @@ func withoutToken(c *cli.Context) (*config.Config, string, error) {
 		return nil, "", err
 	}
 	given := flagsOf(c)
-	given.values = slices.DeleteFunc(given.values, func(flag givenFlag) bool {
-		return flag.name == tokenFlag && slices.Equal(flag.values, []string{""})
+	given.values = slices.DeleteFunc(given.values, func(flag config.Flag) bool {
+		return flag.Name == tokenFlag && slices.Equal(flag.Values, []string{""})
 	})
 	cfg, _, err := given.load()
 	if err != nil {

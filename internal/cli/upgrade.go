@@ -165,11 +165,7 @@ func resolve(ctx context.Context, spec upgrades.PlanSpec) (version string, lacks
 	if spec.File != "" {
 		return resolveFile(ctx, spec.File)
 	}
-	key, err := release.ReadKey(release.KeyFile)
-	if err != nil {
-		return "", nil, err
-	}
-	source, err := release.New(spec.Source, key)
+	source, err := release.Open(spec.Source, release.KeyFile)
 	if err != nil {
 		return "", nil, err
 	}

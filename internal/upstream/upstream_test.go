@@ -319,7 +319,7 @@ func TestOutsiders(t *testing.T) {
 	}
 	for _, o := range outsiders {
 		if !slices.ContainsFunc(all, func(d directive) bool { return strings.HasPrefix(d.path, o.path+"/") }) {
-			t.Errorf("no directive names %s: remove it from outsiders in modules.go", o.path)
+			t.Errorf("no directive names %s: remove it from outsiders in modules_test.go", o.path)
 		}
 	}
 }

@@ -344,10 +344,7 @@ func (c *Cluster) ServiceCIDRs() []netip.Prefix { return mustPrefixes(c.ServiceC
 // DNSAddresses returns ClusterDNS parsed, or the tenth address of each range of
 // Services. It is for a validated Config.
 func (c *Cluster) DNSAddresses() []netip.Addr {
-	var addresses []netip.Addr
-	for _, text := range c.ClusterDNS {
-		addresses = append(addresses, netip.MustParseAddr(text))
-	}
+	addresses := mustAddresses(c.ClusterDNS)
 	if len(addresses) > 0 {
 		return addresses
 	}
@@ -368,9 +365,11 @@ func (n *Node) RuntimeSocket() string {
 }
 
 // ExternalIPs returns NodeExternalIP parsed. It is for a validated Config.
-func (n *Node) ExternalIPs() []netip.Addr {
+func (n *Node) ExternalIPs() []netip.Addr { return mustAddresses(n.NodeExternalIP) }
+
+func mustAddresses(texts []string) []netip.Addr {
 	var addresses []netip.Addr
-	for _, text := range n.NodeExternalIP {
+	for _, text := range texts {
 		addresses = append(addresses, netip.MustParseAddr(text))
 	}
 	return addresses

@@ -132,6 +132,21 @@ func (c *Config) similarVariable(name string) string {
 	return ": did you mean " + Variables(similar)[0] + "?"
 }
 
+// Flag is a flag of a command line with all of its values. A switch has the value true or false.
+type Flag struct {
+	Name   string
+	Values []string
+}
+
+// SetFlags calls SetFlag for each of several flags. It returns all errors.
+func (c *Config) SetFlags(flags []Flag) error {
+	var faults []error
+	for _, flag := range flags {
+		faults = append(faults, c.SetFlag(flag.Name, flag.Values...))
+	}
+	return errors.Join(faults...)
+}
+
 // SetFlag gives the setting that the name of a flag means the values that a user gave. The
 // name may be k3s's.
 func (c *Config) SetFlag(name string, values ...string) error {

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"fmt"
 	"reflect"
 	"strconv"
@@ -69,10 +70,7 @@ func fieldsOf(v reflect.Value) []Field {
 
 // Env returns the name of the environment variable for f.
 func (f Field) Env() string {
-	if f.env != "" {
-		return f.env
-	}
-	return "KEDGE_" + strings.ToUpper(strings.ReplaceAll(f.Key, "-", "_"))
+	return cmp.Or(f.env, "KEDGE_"+strings.ToUpper(strings.ReplaceAll(f.Key, "-", "_")))
 }
 
 // IsBool and IsList say what kind of flag f is; it is a text or a number

@@ -3,7 +3,6 @@ package config
 import (
 	"net/netip"
 	"net/url"
-	"slices"
 	"strconv"
 
 	"k8s.io/apimachinery/pkg/util/validation"
@@ -17,7 +16,7 @@ const traefik = "traefik"
 
 // GatewaySettings are those of the gateway, the same on all nodes.
 type GatewaySettings struct {
-	// IngressClasses need not have an object: see ServesIngressClass.
+	// IngressClasses need not have an object.
 	IngressClasses []string `key:"gateway-ingress-classes" role:"server" usage:"name of an IngressClass that the gateway serves in addition to its own class kedge, such as traefik or nginx"`
 	// TrustedProxies are CIDRs and addresses: see TrustedPrefixes.
 	TrustedProxies []string `key:"gateway-trusted-proxies" role:"server" usage:"range of addresses of proxies in front of the gateway. The gateway believes what they say about the client: in X-Forwarded headers, and with gateway-proxy-protocol in the PROXY protocol"`
@@ -30,11 +29,6 @@ type GatewaySettings struct {
 	BackendRanges []string `key:"gateway-backend-ranges" role:"server" usage:"range of addresses outside the cluster to which the gateway may connect for all namespaces, if an EndpointSlice lists them. Addresses of nodes, pods, Services and LoadBalancerPools are never among them"`
 	// ACMEServer is empty for Let's Encrypt.
 	ACMEServer string `key:"gateway-acme-server" role:"server" usage:"URL of the directory of the ACME authority from which the gateway gets certificates. The default is Let's Encrypt"`
-}
-
-// ServesIngressClass tells whether the gateway serves the Ingresses of a class.
-func (g *GatewaySettings) ServesIngressClass(name string) bool {
-	return name == GatewayClass || slices.Contains(g.IngressClasses, name)
 }
 
 // SharedPorts returns Ports parsed. It is for a validated Config.
@@ -78,9 +72,6 @@ func parseRange(text string) (netip.Prefix, error) {
 	}
 	return netip.ParsePrefix(text)
 }
-
-// RunsGateway tells whether the cluster has the gateway.
-func (c *Cluster) RunsGateway() bool { return c.Has(Gateway) }
 
 // gateway checks the settings of the gateway.
 func (v *validator) gateway(g *GatewaySettings) {

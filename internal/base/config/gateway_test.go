@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// TestRunsGateway switches the gateway off by its name, and by that of k3s's ingress controller.
-func TestRunsGateway(t *testing.T) {
+// TestHasGateway switches the gateway off by its name, and by that of k3s's ingress controller.
+func TestHasGateway(t *testing.T) {
 	for name, test := range map[string]struct {
 		disable   []string
 		runs      bool
@@ -21,7 +21,7 @@ func TestRunsGateway(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := Cluster{Disable: test.disable}
-			if got := c.RunsGateway(); got != test.runs {
+			if got := c.Has(Gateway); got != test.runs {
 				t.Errorf("it runs: %t", got)
 			}
 			for _, name := range test.disable {
@@ -37,12 +37,7 @@ func TestRunsGateway(t *testing.T) {
 }
 
 func TestGatewaySettings(t *testing.T) {
-	g := GatewaySettings{IngressClasses: []string{"nginx"}, Ports: []string{"8080", "53"}, TrustedProxies: []string{"192.0.2.0/24", "192.0.2.1", "2001:db8::1"}}
-	for class, want := range map[string]bool{"kedge": true, "nginx": true, "traefik": false, "": false} {
-		if got := g.ServesIngressClass(class); got != want {
-			t.Errorf("it serves %q: %t", class, got)
-		}
-	}
+	g := GatewaySettings{Ports: []string{"8080", "53"}, TrustedProxies: []string{"192.0.2.0/24", "192.0.2.1", "2001:db8::1"}}
 	if got := g.SharedPorts(); !slices.Equal(got, []uint16{8080, 53}) {
 		t.Errorf("got ports %v", got)
 	}

@@ -17,9 +17,6 @@ const (
 	Refused  Verdict = "not possible"
 )
 
-// configKey is the flag that names the configuration file. It is no setting.
-const configKey = "config"
-
 // K3sKey is the verdict on a flag of k3s's server or agent, which is also a key of its
 // configuration file.
 type K3sKey struct {
@@ -44,13 +41,6 @@ type K3sValue struct {
 
 // K3sKeys returns the verdicts on k3s's keys, in the order of k3s's documentation.
 func K3sKeys() []K3sKey { return slices.Clone(k3sKeys) }
-
-// K3sValues returns the verdicts on single values of k3s's keys.
-func K3sValues() []K3sValue { return slices.Clone(k3sValues) }
-
-// K3sInstallVariables returns the verdicts on the variables of k3s's install.sh, without
-// INSTALL_K3S_.
-func K3sInstallVariables() []K3sKey { return slices.Clone(k3sInstallVariables) }
 
 // K3sOnly returns the keys of k3s's that are no keys of kedge's.
 func K3sOnly() []K3sKey {

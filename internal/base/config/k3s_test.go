@@ -9,6 +9,9 @@ import (
 	"testing"
 )
 
+// configKey is the flag that names the configuration file. It is no setting.
+const configKey = "config"
+
 // documented returns the words of a file in testdata, without its comments.
 func documented(t *testing.T, file string) []string {
 	t.Helper()

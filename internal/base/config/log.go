@@ -2,7 +2,6 @@ package config
 
 import (
 	"fmt"
-	"path/filepath"
 	"slices"
 	"strings"
 
@@ -84,9 +83,7 @@ func (v *validator) log(l *Log) {
 		v.fault("log-level", "%v", err)
 	}
 	v.oneOf("log-format", l.Format, []string{"text", "json"})
-	if l.File != "" && !filepath.IsAbs(l.File) {
-		v.fault("log", "%q is not an absolute path: begin it with /", l.File)
-	}
+	v.absoluteIfSet("log", l.File)
 	if l.MaxSize < 1 {
 		v.fault("log-max-size", "invalid size %d: use a number of MB, 1 or more", l.MaxSize)
 	}

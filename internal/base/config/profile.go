@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 
@@ -62,8 +63,5 @@ func (c *Config) applyProfile(sources Sources) {
 
 // VolumesFolder returns the folder of volumes whose class does not say another.
 func (n *Node) VolumesFolder(dir datadir.Dir) string {
-	if n.DefaultLocalStoragePath != "" {
-		return n.DefaultLocalStoragePath
-	}
-	return dir.Storage()
+	return cmp.Or(n.DefaultLocalStoragePath, dir.Storage())
 }

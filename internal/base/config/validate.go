@@ -27,9 +27,7 @@ var podSecurityStandards = []string{"", "privileged", "baseline", "restricted"}
 // Validate returns all that is wrong with c at once, each as a FieldError.
 func (c *Config) Validate() error {
 	v := &validator{}
-	if !filepath.IsAbs(c.DataDir) {
-		v.fault("data-dir", "%q is not an absolute path: begin it with /", c.DataDir)
-	}
+	v.absolute("data-dir", c.DataDir)
 	v.log(&c.Log)
 	v.oneOf("profile", c.Profile, []string{"", profileCIS})
 	v.token("token", c.Token)
@@ -71,10 +69,15 @@ func (v *validator) agent(a *Agent) {
 	if a.Server == "" {
 		return
 	}
-	u, err := url.Parse(a.Server)
-	if err != nil || u.Scheme != "https" || u.Hostname() == "" || strings.Trim(u.Path, "/") != "" || u.RawQuery != "" || u.User != nil {
+	if !isHostURL(a.Server, "https") {
 		v.fault("server", "invalid server address %q: use https://HOST:PORT, such as https://192.0.2.10:6443", a.Server)
 	}
+}
+
+// isHostURL tells whether a text is SCHEME://HOST or SCHEME://HOST:PORT.
+func isHostURL(text, scheme string) bool {
+	u, err := url.Parse(text)
+	return err == nil && u.Scheme == scheme && u.Hostname() != "" && strings.Trim(u.Path, "/") == "" && u.RawQuery == "" && u.User == nil
 }
 
 func (v *validator) server(s *Server) {
@@ -98,9 +101,7 @@ func (v *validator) server(s *Server) {
 			v.fault("tls-san", "%q is neither an IP address nor a host name", name)
 		}
 	}
-	if !filepath.IsAbs(s.WriteKubeconfig) {
-		v.fault("write-kubeconfig", "%q is not an absolute path: begin it with /", s.WriteKubeconfig)
-	}
+	v.absolute("write-kubeconfig", s.WriteKubeconfig)
 	if mode, err := strconv.ParseUint(s.WriteKubeconfigMode, 8, 32); err != nil || mode > 0o777 {
 		v.fault("write-kubeconfig-mode", "invalid file mode %q: use an octal number, such as 0600", s.WriteKubeconfigMode)
 	}
@@ -202,9 +203,7 @@ func (v *validator) snapshots(s *Snapshots) {
 	if s.Retention < 1 {
 		v.fault("snapshot-retention", "%d keeps no snapshot: use 1 or more. To save none by schedule, set disable-snapshots", s.Retention)
 	}
-	if s.Dir != "" && !filepath.IsAbs(s.Dir) {
-		v.fault("snapshot-dir", "%q is not an absolute path: begin it with /", s.Dir)
-	}
+	v.absoluteIfSet("snapshot-dir", s.Dir)
 	bucket := &s.S3Settings
 	if !s.S3 {
 		return
@@ -231,9 +230,7 @@ func (v *validator) snapshots(s *Snapshots) {
 	if bucket.Retention < 0 {
 		v.fault("s3-retention", "invalid number %d: use 1 or more, or 0 for snapshot-retention", bucket.Retention)
 	}
-	if bucket.EndpointCA != "" && !filepath.IsAbs(bucket.EndpointCA) {
-		v.fault("s3-endpoint-ca", "%q is not an absolute path: begin it with /", bucket.EndpointCA)
-	}
+	v.absoluteIfSet("s3-endpoint-ca", bucket.EndpointCA)
 }
 
 // datastore checks what can be said without the database's own parser. The
@@ -243,8 +240,7 @@ func (v *validator) datastore(d *Datastore) {
 	switch {
 	case d.IsEtcd():
 		for endpoint := range strings.SplitSeq(d.Endpoint, ",") {
-			u, err := url.Parse(endpoint)
-			if err != nil || u.Scheme != scheme || u.Hostname() == "" || strings.Trim(u.Path, "/") != "" || u.RawQuery != "" || u.User != nil {
+			if !isHostURL(endpoint, scheme) {
 				v.fault("datastore-endpoint", "is not a list of etcd's addresses: use https://HOST:PORT, several with commas, such as https://192.0.2.1:2379,https://192.0.2.2:2379")
 				break
 			}
@@ -257,11 +253,9 @@ func (v *validator) datastore(d *Datastore) {
 	case d.Endpoint == "" && d.CAFile+d.CertFile+d.KeyFile != "":
 		v.fault("datastore-endpoint", "is not set, but datastore-cafile, datastore-certfile or datastore-keyfile is. Set datastore-endpoint, or remove these")
 	}
-	for _, file := range [][2]string{{"datastore-cafile", d.CAFile}, {"datastore-certfile", d.CertFile}, {"datastore-keyfile", d.KeyFile}} {
-		if file[1] != "" && !filepath.IsAbs(file[1]) {
-			v.fault(file[0], "%q is not an absolute path: begin it with /", file[1])
-		}
-	}
+	v.absoluteIfSet("datastore-cafile", d.CAFile)
+	v.absoluteIfSet("datastore-certfile", d.CertFile)
+	v.absoluteIfSet("datastore-keyfile", d.KeyFile)
 	if (d.CertFile == "") != (d.KeyFile == "") {
 		v.fault("datastore-certfile", "set both datastore-certfile and datastore-keyfile, or neither")
 	}
@@ -302,6 +296,20 @@ func (v *validator) cluster(c *Cluster) {
 		if slices.Contains([]string{".yaml", ".yml", ".json"}, filepath.Ext(part)) {
 			v.fault("disable", "%q is a file name: remove its extension, as in disable: %s", part, strings.TrimSuffix(part, filepath.Ext(part)))
 		}
+	}
+}
+
+// absolute checks that a setting is an absolute path.
+func (v *validator) absolute(key, path string) {
+	if !filepath.IsAbs(path) {
+		v.fault(key, "%q is not an absolute path: begin it with /", path)
+	}
+}
+
+// absoluteIfSet checks that a setting is empty or an absolute path.
+func (v *validator) absoluteIfSet(key, path string) {
+	if path != "" {
+		v.absolute(key, path)
 	}
 }
 

@@ -23,12 +23,8 @@ func (v *validator) node(n *Node, families int) {
 			v.fault("node-name", "%q: %s", n.NodeName, detail)
 		}
 	}
-	if len(n.NodeIP) > max(families, 1) {
-		v.fault("node-ip", "has %d addresses, but the cluster has %d address family: use one address of each family", len(n.NodeIP), families)
-	}
-	if len(n.NodeExternalIP) > max(families, 1) {
-		v.fault("node-external-ip", "has %d addresses, but the cluster has %d address family: use one address of each family", len(n.NodeExternalIP), families)
-	}
+	v.perFamily("node-ip", n.NodeIP, families)
+	v.perFamily("node-external-ip", n.NodeExternalIP, families)
 	for _, text := range n.NodeExternalIP {
 		if a, ok := v.address("node-external-ip", text); ok && !a.IsGlobalUnicast() {
 			v.fault("node-external-ip", "other nodes cannot reach %s: use an address that they can reach", a)
@@ -53,35 +49,31 @@ func (v *validator) node(n *Node, families int) {
 			v.fault("node-ip", "%s cannot be a node's address: use an address of this host that other nodes can reach", a)
 		}
 	}
-	if n.ResolvConf != "" && !filepath.IsAbs(n.ResolvConf) {
-		v.fault("resolv-conf", "%q is not an absolute path: begin it with /", n.ResolvConf)
-	}
-	if n.FlannelConf != "" && !filepath.IsAbs(n.FlannelConf) {
-		v.fault("flannel-conf", "%q is not an absolute path: begin it with /", n.FlannelConf)
-	}
-	if n.DefaultLocalStoragePath != "" && !filepath.IsAbs(n.DefaultLocalStoragePath) {
-		v.fault("default-local-storage-path", "%q is not an absolute path: begin it with /", n.DefaultLocalStoragePath)
-	}
+	v.absoluteIfSet("resolv-conf", n.ResolvConf)
+	v.absoluteIfSet("flannel-conf", n.FlannelConf)
+	v.absoluteIfSet("default-local-storage-path", n.DefaultLocalStoragePath)
 	if socket := n.RuntimeSocket(); socket != "" && !filepath.IsAbs(socket) {
 		v.fault("container-runtime-endpoint", "%q is not the path of a socket: use one such as unix:///run/crio/crio.sock", n.ContainerRuntimeEndpoint)
 	}
-	if !filepath.IsAbs(n.PrivateRegistry) {
-		v.fault("private-registry", "%q is not an absolute path: begin it with /", n.PrivateRegistry)
-	}
+	v.absolute("private-registry", n.PrivateRegistry)
 	v.oneOf("snapshotter", n.Snapshotter, snapshotters)
 	if (n.ImageCredentialProviderBinDir == "") != (n.ImageCredentialProviderConfig == "") {
 		v.fault("image-credential-provider-config", "set both image-credential-provider-bin-dir and image-credential-provider-config, or neither")
 	}
-	for _, path := range [][2]string{{"image-credential-provider-bin-dir", n.ImageCredentialProviderBinDir}, {"image-credential-provider-config", n.ImageCredentialProviderConfig}} {
-		if path[1] != "" && !filepath.IsAbs(path[1]) {
-			v.fault(path[0], "%q is not an absolute path: begin it with /", path[1])
-		}
-	}
+	v.absoluteIfSet("image-credential-provider-bin-dir", n.ImageCredentialProviderBinDir)
+	v.absoluteIfSet("image-credential-provider-config", n.ImageCredentialProviderConfig)
 	if n.DefaultRuntime == "" {
 		v.fault("default-runtime", "is empty: use the name of a runtime of containerd, such as runc")
 	}
 	v.arguments("kubelet-arg", n.KubeletArgs)
 	v.arguments("kube-proxy-arg", n.KubeProxyArgs)
+}
+
+// perFamily checks that a node has at most one address of each family.
+func (v *validator) perFamily(key string, addresses []string, families int) {
+	if len(addresses) > max(families, 1) {
+		v.fault(key, "has %d addresses, but the cluster has %d address family: use one address of each family", len(addresses), families)
+	}
 }
 
 func isTaint(text string) bool {

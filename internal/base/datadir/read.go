@@ -1,6 +1,7 @@
 package datadir
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -93,9 +94,6 @@ func regular(path string, info fs.FileInfo) error {
 	if device, is := info.Sys().(*syscall.Stat_t); is && info.Mode()&fs.ModeCharDevice != 0 && uint64(device.Rdev) == null {
 		return nil
 	}
-	kind := kinds[info.Mode().Type()]
-	if kind == "" {
-		kind = info.Mode().Type().String()
-	}
+	kind := cmp.Or(kinds[info.Mode().Type()], info.Mode().Type().String())
 	return &fs.PathError{Op: "open", Path: path, Err: fmt.Errorf("this is %s: kedge reads only regular files, and symbolic links to them", kind)}
 }

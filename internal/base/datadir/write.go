@@ -21,6 +21,14 @@ func WriteFile(path string, data []byte, mode os.FileMode) error {
 	return WriteTogether(File{Path: path, Data: data, Mode: mode})
 }
 
+// WriteChanged writes a file as WriteFile does, unless the file has this content already.
+func WriteChanged(path string, data []byte, mode os.FileMode) error {
+	if existing, err := os.ReadFile(path); err == nil && bytes.Equal(existing, data) {
+		return nil
+	}
+	return WriteFile(path, data, mode)
+}
+
 // File is a file for WriteTogether.
 type File struct {
 	Path string
@@ -78,7 +86,21 @@ func (f File) write() error {
 
 func (f File) rename() error { return os.Rename(f.temporary(), f.Path) }
 
-func (f File) syncFolder() error { return syncFolder(filepath.Dir(f.Path)) }
+func (f File) syncFolder() error { return Sync(filepath.Dir(f.Path)) }
+
+// Link makes path a symbolic link to target, unless it is one. It replaces an earlier link.
+func Link(path, target string) error {
+	if leads, err := os.Readlink(path); err == nil && leads == target {
+		return nil
+	}
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("remove link: %w", err)
+	}
+	if err := os.Symlink(target, path); err != nil {
+		return fmt.Errorf("make link: %w", err)
+	}
+	return nil
+}
 
 // Replace puts the file or folder next in the place of current, and moves the former
 // current, if there was one, to kept. The folder of kept must exist. All must be on one
@@ -101,29 +123,22 @@ func replace(next, current, kept string) error {
 	if err := os.Rename(current, kept); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
-	if err := errors.Join(syncFolder(filepath.Dir(kept)), syncFolder(filepath.Dir(current))); err != nil {
+	if err := errors.Join(Sync(filepath.Dir(kept)), Sync(filepath.Dir(current))); err != nil {
 		return err
 	}
 	if err := os.Rename(next, current); err != nil {
 		return err
 	}
-	return errors.Join(syncFolder(filepath.Dir(current)), syncFolder(filepath.Dir(next)))
+	return errors.Join(Sync(filepath.Dir(current)), Sync(filepath.Dir(next)))
 }
 
 // SyncAll syncs all files and folders in folder to the disk.
 func SyncAll(folder string) error {
-	err := filepath.WalkDir(folder, func(path string, entry os.DirEntry, err error) error {
+	err := filepath.WalkDir(folder, func(path string, _ os.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}
-		if entry.IsDir() {
-			return syncFolder(path)
-		}
-		file, err := os.Open(path)
-		if err != nil {
-			return err
-		}
-		return errors.Join(file.Sync(), file.Close())
+		return Sync(path)
 	})
 	if err != nil {
 		return fmt.Errorf("sync %s: %w", folder, Explain(err))
@@ -133,23 +148,19 @@ func SyncAll(folder string) error {
 
 // SyncFolder syncs the names in a folder to the disk.
 func SyncFolder(path string) error {
-	if err := syncFolder(path); err != nil {
+	if err := Sync(path); err != nil {
 		return fmt.Errorf("sync %s: %w", path, Explain(err))
 	}
 	return nil
 }
 
-// syncFolder makes a rename in a folder durable.
-func syncFolder(path string) error {
-	folder, err := os.Open(path)
+// Sync syncs a file, or the names in a folder, to the disk. The error is that of the file system.
+func Sync(path string) error {
+	file, err := os.Open(path)
 	if err != nil {
 		return err
 	}
-	err = folder.Sync()
-	if closeErr := folder.Close(); err == nil {
-		err = closeErr
-	}
-	return err
+	return errors.Join(file.Sync(), file.Close())
 }
 
 // checkWritable writes, syncs and removes a probe file. So a full or read-only file

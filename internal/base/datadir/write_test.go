@@ -61,6 +61,47 @@ func TestWriteFileKeepsTheOldOnAFullDisk(t *testing.T) {
 	}
 }
 
+// TestWriteChanged writes a file again only if its content changes.
+func TestWriteChanged(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "file")
+	write := func(text string) os.FileInfo {
+		t.Helper()
+		if err := WriteChanged(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := os.ReadFile(path); err != nil || string(got) != text {
+			t.Fatalf("read %q, %v; want %q", got, err, text)
+		}
+		info, err := os.Stat(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return info
+	}
+	first := write("a")
+	if !os.SameFile(first, write("a")) {
+		t.Error("an unchanged file was written again")
+	}
+	write("b")
+}
+
+// TestLink makes a link, leaves it, and replaces it. It does not replace a folder with files.
+func TestLink(t *testing.T) {
+	folder := t.TempDir()
+	path := filepath.Join(folder, "link")
+	for _, target := range []string{"a", "a", "b"} {
+		if err := Link(path, target); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := os.Readlink(path); err != nil || got != target {
+			t.Errorf("the link leads to %q, %v; want %q", got, err, target)
+		}
+	}
+	if err := Link(folder, "a"); err == nil {
+		t.Error("a folder with files was replaced by a link")
+	}
+}
+
 // TestReplace interrupts Replace after each of its steps, and calls it again.
 func TestReplace(t *testing.T) {
 	for _, interrupted := range []string{"not", "between", "new"} {

@@ -11,6 +11,8 @@ import (
 
 	"github.com/fsnotify/fsnotify"
 	"github.com/sirupsen/logrus"
+
+	"github.com/kedge-dev/kedge/internal/base/loop"
 )
 
 // absent is how often a removed folder is looked for.
@@ -39,7 +41,7 @@ type watch struct {
 }
 
 func start(ctx context.Context, w *watch) <-chan struct{} {
-	changed := make(chan struct{}, 1)
+	changed := loop.NewChanges()
 	var err error
 	w.watcher, err = fsnotify.NewWatcher()
 	if err == nil {
@@ -78,7 +80,7 @@ func (w *watch) add(name string) error {
 	})
 }
 
-func (w *watch) follow(ctx context.Context, changed chan<- struct{}) {
+func (w *watch) follow(ctx context.Context, changed loop.Changes) {
 	timer := time.NewTimer(w.settle)
 	timer.Stop()
 	for gone := false; ; {
@@ -104,10 +106,7 @@ func (w *watch) follow(ctx context.Context, changed chan<- struct{}) {
 			if gone && before {
 				continue
 			}
-			select {
-			case changed <- struct{}{}:
-			default: // the receiver has not taken the last value yet
-			}
+			changed.Notify()
 		}
 	}
 }

@@ -77,7 +77,7 @@ func CheckHost(ctx context.Context, cfg CheckConfig) []Check {
 	firewall := Firewall{cfg.Ports, cfg.PodCIDRs, cfg.ServiceCIDRs}
 	checks = append(checks, checkFirewalls("/", ruleset(ctx, datadir.HelpersLink), firewall)...)
 	checks = append(checks, checkSearchDomains(ctx, cfg.ResolvConf, cfg.ClusterDomain)...)
-	checks = append(checks, checkDisk(cfg.DataDir), checkClock(time.Now(), version.CommitDate(), clockSynchronised()))
+	checks = append(checks, checkDisk(cfg.DataDir), checkClock(time.Now(), version.CommitDate(), ClockSynchronised()))
 	return append(checks, checkLimits("/")...)
 }
 
@@ -213,10 +213,12 @@ func checkClock(now, built time.Time, synchronised bool) Check {
 	return c
 }
 
-// clockSynchronised asks the kernel whether something like NTP keeps its clock.
-func clockSynchronised() bool {
-	state, err := unix.Adjtimex(&unix.Timex{})
-	return err == nil && state != unix.TIME_ERROR
+// ClockSynchronised asks the kernel whether a time daemon keeps its clock right: the daemon clears
+// STA_UNSYNC, and setting the clock by hand or booting sets it (kernel/time/ntp.c).
+func ClockSynchronised() bool {
+	var t unix.Timex
+	state, err := unix.Adjtimex(&t)
+	return err == nil && state != unix.TIME_ERROR && t.Status&unix.STA_UNSYNC == 0
 }
 
 // checkLimits finds limits that are hit only when a node is busy, and that a start cannot raise.

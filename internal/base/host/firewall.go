@@ -1,6 +1,7 @@
 package host
 
 import (
+	"cmp"
 	"context"
 	"encoding/xml"
 	"fmt"
@@ -179,10 +180,7 @@ func checkFirewalld(root, rules string, f Firewall) []Check {
 	if !strings.Contains(rules, "table inet firewalld") && !runs(root, "run/firewalld.pid", "firewalld") {
 		return nil
 	}
-	name := setting(root, "etc/firewalld/firewalld.conf", "DefaultZone")
-	if name == "" {
-		name = "public"
-	}
+	name := cmp.Or(setting(root, "etc/firewalld/firewalld.conf", "DefaultZone"), "public")
 	zone, trusted := readZone(root, name), readZone(root, "trusted")
 	const reload = "firewall-cmd --reload"
 	var checks []Check

@@ -208,17 +208,17 @@ func localAddresses() ([]netip.Addr, error) {
 // defaultAddress returns the address of a family by which other hosts know this one, or the zero Addr if
 // that is not clear. A machine in a network without a router has no default route.
 func defaultAddress(ipv6 bool) (netip.Addr, error) {
-	ip, err := defaultRouteAddress(ipv6)
+	family := unix.AF_INET
+	if ipv6 {
+		family = unix.AF_INET6
+	}
+	ip, err := defaultRouteAddress(family)
 	if err != nil || ip.IsValid() {
 		return ip, err
 	}
 	links, err := netlink.LinkList()
 	if err != nil {
 		return netip.Addr{}, fmt.Errorf("list interfaces: %w", err)
-	}
-	family := unix.AF_INET
-	if ipv6 {
-		family = unix.AF_INET6
 	}
 	return cardAddress(links, func(card netlink.Link) (netip.Addr, error) { return linkAddress(card.Attrs().Index, family) })
 }
@@ -238,12 +238,8 @@ func cardAddress(links []netlink.Link, addressOf func(netlink.Link) (netip.Addr,
 // family: the route's own source address if it names one, else the first
 // address of its interface that others can reach. It is the zero Addr if there
 // is none.
-func defaultRouteAddress(ipv6 bool) (netip.Addr, error) {
-	nl := unix.AF_INET
-	if ipv6 {
-		nl = unix.AF_INET6
-	}
-	routes, err := netlink.RouteListFiltered(nl, &netlink.Route{Table: unix.RT_TABLE_MAIN}, netlink.RT_FILTER_TABLE)
+func defaultRouteAddress(family int) (netip.Addr, error) {
+	routes, err := netlink.RouteListFiltered(family, &netlink.Route{Table: unix.RT_TABLE_MAIN}, netlink.RT_FILTER_TABLE)
 	if err != nil {
 		return netip.Addr{}, fmt.Errorf("list routes: %w", err)
 	}
@@ -264,7 +260,7 @@ func defaultRouteAddress(ipv6 bool) (netip.Addr, error) {
 		if len(route.MultiPath) > 0 {
 			index = route.MultiPath[0].LinkIndex
 		}
-		ip, err := linkAddress(index, nl)
+		ip, err := linkAddress(index, family)
 		if err != nil {
 			return netip.Addr{}, err
 		}

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/kedge-dev/kedge/internal/base/config"
 )
@@ -112,7 +113,7 @@ func TestCardAddress(t *testing.T) {
 }
 
 func TestResolveThisNode(t *testing.T) {
-	if ip, err := defaultRouteAddress(false); err != nil || !ip.IsValid() {
+	if ip, err := defaultRouteAddress(unix.AF_INET); err != nil || !ip.IsValid() {
 		t.Skipf("no default route here: %v", err)
 	}
 	node, err := ResolveNode(config.Node{NodeName: "test"}, mustPrefixes("10.42.0.0/16"))

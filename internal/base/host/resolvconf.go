@@ -132,12 +132,5 @@ func writeResolvConf(path string, n nameservers) error {
 		return fmt.Errorf("make folder for resolv.conf: %w", err)
 	}
 	// Pods read it while they start: it must never be seen half-written.
-	temporary := path + ".new"
-	if err := os.WriteFile(temporary, []byte(content.String()), 0o644); err != nil {
-		return fmt.Errorf("write resolv.conf: %w", err)
-	}
-	if err := os.Rename(temporary, path); err != nil {
-		return fmt.Errorf("write resolv.conf: %w", err)
-	}
-	return nil
+	return datadir.WriteFile(path, []byte(content.String()), 0o644)
 }

@@ -17,12 +17,12 @@ func FuzzUnit(f *testing.F) {
 		s := &service{unit: "unit"}
 		s.read(text)
 		for i, flag := range s.flags {
-			if len(flag.values) == 0 || strings.HasPrefix(flag.name, "-") {
+			if len(flag.Values) == 0 || strings.HasPrefix(flag.Name, "-") {
 				t.Errorf("flag %+v", flag)
 			}
 			for _, other := range s.flags[:i] {
-				if other.name == flag.name {
-					t.Errorf("%s is there twice", flag.name)
+				if other.Name == flag.Name {
+					t.Errorf("%s is there twice", flag.Name)
 				}
 			}
 		}

@@ -30,15 +30,9 @@ type service struct {
 	variableFile string
 	environment  []string
 	// flags are the flags of the command line except --config, in their order, each once.
-	flags []flag
+	flags []config.Flag
 
 	config string
-}
-
-// flag is a flag of a command line with all of its values. A switch has the value true.
-type flag struct {
-	name   string
-	values []string
 }
 
 // readService finds k3s's service on the host whose files are below root. The service is empty if
@@ -209,11 +203,11 @@ func (s *service) setFlags(line []string) {
 			s.config = value
 			continue
 		}
-		at := slices.IndexFunc(s.flags, func(f flag) bool { return f.name == name })
+		at := slices.IndexFunc(s.flags, func(f config.Flag) bool { return f.Name == name })
 		if at < 0 {
-			s.flags = append(s.flags, flag{name: name})
+			s.flags = append(s.flags, config.Flag{Name: name})
 			at = len(s.flags) - 1
 		}
-		s.flags[at].values = append(s.flags[at].values, value)
+		s.flags[at].Values = append(s.flags[at].Values, value)
 	}
 }

@@ -52,13 +52,7 @@ func Read(root string) (*Settings, error) {
 	}
 	s := &Settings{Unit: service.unit, DropIns: service.dropIns, VariableFile: service.variableFile}
 	var fault error
-	s.Config, s.Sources, fault = config.LoadFiles(files, service.environment, func(c *config.Config) error {
-		var faults []error
-		for _, flag := range service.flags {
-			faults = append(faults, c.SetFlag(flag.name, flag.values...))
-		}
-		return errors.Join(faults...)
-	})
+	s.Config, s.Sources, fault = config.LoadFiles(files, service.environment, func(c *config.Config) error { return c.SetFlags(service.flags) })
 	s.Faults = flatten(fault)
 	return s, nil
 }

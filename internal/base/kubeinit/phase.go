@@ -1,6 +1,7 @@
 package kubeinit
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"runtime"
@@ -49,9 +50,7 @@ func (p *Phase) Watch(ctx context.Context) (watched context.Context, fault func(
 //upstream:relies-on k8s.io/klog/v2/exit.go FlushAndExit OsExit
 func (p *Phase) exit(status int) {
 	why, _ := p.last.Load().(string)
-	if why == "" {
-		why = "the log has its last error"
-	}
+	why = cmp.Or(why, "the log has its last error")
 	p.end(fmt.Errorf("a Kubernetes library ended the process with status %d: %s", status, why))
 	runtime.Goexit()
 }

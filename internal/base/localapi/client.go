@@ -53,10 +53,15 @@ func NewClient(socket string) *Client {
 	return &Client{socket, func(ctx context.Context) (net.Conn, error) { return new(net.Dialer).DialContext(ctx, "unix", socket) }}
 }
 
-// Ask sends a question to an endpoint and reads the answer. question is nil if the
-// endpoint needs none. If kedge returns an error, answer has what was done in spite of
+// Ask sends a question to an endpoint and returns the answer. question is nil if the
+// endpoint needs none. If kedge returns an error, the answer has what was done in spite of
 // it. If nothing answers, the error is ErrNotRunning or ErrNotReady.
-func (c *Client) Ask(ctx context.Context, e Endpoint, question, answer any) error {
+func Ask[T any](ctx context.Context, c *Client, e Endpoint, question any) (answer T, err error) {
+	err = c.ask(ctx, e, question, &answer)
+	return answer, err
+}
+
+func (c *Client) ask(ctx context.Context, e Endpoint, question, answer any) error {
 	var body []byte
 	if question != nil {
 		var err error

@@ -95,7 +95,7 @@ func TestTable(t *testing.T) {
 		}
 		known[e.String()] = true
 		var answer string
-		if err := c.Ask(t.Context(), e, nil, &answer); err != nil || answer != e.String() {
+		if err := c.ask(t.Context(), e, nil, &answer); err != nil || answer != e.String() {
 			t.Errorf("%s: got %q, %v", e, answer, err)
 		}
 	}
@@ -155,33 +155,32 @@ func TestAsk(t *testing.T) {
 		t.Errorf("its folder: %v, %v", info, err)
 	}
 	var answer string
-	if err := c.Ask(t.Context(), SetLogLevels, "question", &answer); err != nil || answer != "question" {
+	if err := c.ask(t.Context(), SetLogLevels, "question", &answer); err != nil || answer != "question" {
 		t.Errorf("got %q, %v", answer, err)
 	}
-	if err := c.Ask(t.Context(), SetLogLevels, 7, &answer); err == nil || !strings.Contains(err.Error(), "read the question") {
+	if err := c.ask(t.Context(), SetLogLevels, 7, &answer); err == nil || !strings.Contains(err.Error(), "read the question") {
 		t.Errorf("a question of another kind: %v", err)
 	}
-	if err := c.Ask(t.Context(), SetLogLevels, strings.Repeat("x", maxQuestion), &answer); err == nil || !strings.Contains(err.Error(), "too large") {
+	if err := c.ask(t.Context(), SetLogLevels, strings.Repeat("x", maxQuestion), &answer); err == nil || !strings.Contains(err.Error(), "too large") {
 		t.Errorf("a question that is too long: %v", err)
 	}
-	if err := c.Ask(t.Context(), Heap, nil, &answer); err == nil || !strings.Contains(err.Error(), "bytes") {
+	if err := c.ask(t.Context(), Heap, nil, &answer); err == nil || !strings.Contains(err.Error(), "bytes") {
 		t.Errorf("got error %v for an answer that is too long, want one with \"bytes\"", err)
 	}
-	var half []string
-	if err := c.Ask(t.Context(), LogLevels, nil, &half); err == nil || err.Error() != "the rest failed" || !slices.Equal(half, []string{"half"}) {
+	if half, err := Ask[[]string](t.Context(), c, LogLevels, nil); err == nil || err.Error() != "the rest failed" || !slices.Equal(half, []string{"half"}) {
 		t.Errorf("got answer %q, error %v, want the half that was done and the error \"the rest failed\"", half, err)
 	}
-	if err := c.Ask(t.Context(), Status, nil, &answer); !errors.Is(err, ErrNotReady) || !strings.Contains(err.Error(), "starting or stopping") {
+	if err := c.ask(t.Context(), Status, nil, &answer); !errors.Is(err, ErrNotReady) || !strings.Contains(err.Error(), "starting or stopping") {
 		t.Errorf("what nobody answers: %v", err)
 	}
-	if err := c.Ask(t.Context(), SaveSnapshot, nil, &answer); !errors.Is(err, ErrNotReady) || !strings.Contains(err.Error(), "only a kedge server can do this") {
+	if err := c.ask(t.Context(), SaveSnapshot, nil, &answer); !errors.Is(err, ErrNotReady) || !strings.Contains(err.Error(), "only a kedge server can do this") {
 		t.Errorf("what nobody answers, or never: %v", err)
 	}
 	if second := New(c.socket); second.Run(t.Context()) == nil {
 		t.Error("two listen")
 	}
 	stop()
-	if err := c.Ask(t.Context(), SetLogLevels, "question", &answer); !errors.Is(err, ErrNotRunning) {
+	if err := c.ask(t.Context(), SetLogLevels, "question", &answer); !errors.Is(err, ErrNotRunning) {
 		t.Errorf("ask after the stop: got %v, want %v", err, ErrNotRunning)
 	}
 }
@@ -192,7 +191,7 @@ func TestWith(t *testing.T) {
 	s, c, stopServer := run(t)
 	asked, stopped := make(chan struct{}), false
 	part := component.Func("part", func(ctx context.Context, ready func()) error {
-		if err := c.Ask(ctx, Status, nil, new(string)); !errors.Is(err, ErrNotReady) {
+		if err := c.ask(ctx, Status, nil, new(string)); !errors.Is(err, ErrNotReady) {
 			t.Errorf("before it is ready: %v", err)
 		}
 		ready()
@@ -206,11 +205,11 @@ func TestWith(t *testing.T) {
 		return fmt.Sprint(stopped), nil
 	})}}))
 	var answer string
-	if err := c.Ask(t.Context(), SetLogLevels, "question", &answer); err != nil || answer != "question" {
+	if err := c.ask(t.Context(), SetLogLevels, "question", &answer); err != nil || answer != "question" {
 		t.Errorf("got %q, %v", answer, err)
 	}
 	answered := make(chan error, 1)
-	go func() { answered <- c.Ask(context.Background(), Status, nil, &answer) }()
+	go func() { answered <- c.ask(context.Background(), Status, nil, &answer) }()
 	<-asked
 	if err := stop(); err != nil {
 		t.Error(err)
@@ -218,13 +217,13 @@ func TestWith(t *testing.T) {
 	if err := <-answered; err != nil || answer != "false" {
 		t.Errorf("the part had stopped before the last answer: %q, %v", answer, err)
 	}
-	if err := c.Ask(t.Context(), SetLogLevels, "question", &answer); !errors.Is(err, ErrNotReady) {
+	if err := c.ask(t.Context(), SetLogLevels, "question", &answer); !errors.Is(err, ErrNotReady) {
 		t.Errorf("ask after the part has stopped: got %v, want %v", err, ErrNotReady)
 	}
 
 	t.Log("the same route of the next part")
 	stop = start(t, s.With(testPart{idle("next"), []Route{Answer(SetLogLevels, echo)}}))
-	if err := c.Ask(t.Context(), SetLogLevels, "again", &answer); err != nil || answer != "again" {
+	if err := c.ask(t.Context(), SetLogLevels, "again", &answer); err != nil || answer != "again" {
 		t.Errorf("got %q, %v", answer, err)
 	}
 	if err := stop(); err != nil {
@@ -245,7 +244,7 @@ func TestWith(t *testing.T) {
 			<-ctx.Done()
 			return "failed", nil
 		})}}).Run(context.Background(), func() {
-			go func() { answered <- c.Ask(context.Background(), SetLogLevels, "question", &answer) }()
+			go func() { answered <- c.ask(context.Background(), SetLogLevels, "question", &answer) }()
 		})
 	}()
 	if err := <-failed; err == nil || err.Error() != "no" {
@@ -254,7 +253,7 @@ func TestWith(t *testing.T) {
 	if err := <-answered; err != nil || answer != "failed" {
 		t.Errorf("its last answer: %q, %v", answer, err)
 	}
-	if err := c.Ask(t.Context(), SetLogLevels, "question", &answer); !errors.Is(err, ErrNotReady) {
+	if err := c.ask(t.Context(), SetLogLevels, "question", &answer); !errors.Is(err, ErrNotReady) {
 		t.Errorf("ask after the part has failed: got %v, want %v", err, ErrNotReady)
 	}
 	stopServer()
@@ -287,7 +286,7 @@ func TestListenAgain(t *testing.T) {
 		}
 		listener.(*net.UnixListener).SetUnlinkOnClose(false)
 		listener.Close()
-		if err := NewClient(socket).Ask(t.Context(), Status, nil, nil); !errors.Is(err, ErrNotRunning) {
+		if err := NewClient(socket).ask(t.Context(), Status, nil, nil); !errors.Is(err, ErrNotRunning) {
 			t.Errorf("a socket that was left: %v", err)
 		}
 	}
@@ -309,7 +308,7 @@ func TestExplained(t *testing.T) {
 	}
 	says := func(name string, words ...string) {
 		t.Helper()
-		err := c.Ask(t.Context(), Status, nil, new(string))
+		err := c.ask(t.Context(), Status, nil, new(string))
 		for _, word := range words {
 			if err == nil || !strings.Contains(err.Error(), word) {
 				t.Errorf("%s: %q is not in: %v", name, word, err)
@@ -330,7 +329,7 @@ func TestExplained(t *testing.T) {
 	older.Close()
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := c.Ask(ctx, Status, nil, nil); !errors.Is(err, context.Canceled) {
+	if err := c.ask(ctx, Status, nil, nil); !errors.Is(err, context.Canceled) {
 		t.Errorf("a caller that has gone: %v", err)
 	}
 }
@@ -370,7 +369,7 @@ func TestTold(t *testing.T) {
 					}()
 					return ours, nil
 				}}
-				err := c.Ask(t.Context(), Status, nil, new(string))
+				err := c.ask(t.Context(), Status, nil, new(string))
 				for _, want := range test.want {
 					if err == nil || !strings.Contains(err.Error(), want) {
 						t.Errorf("%q is not in: %v", want, err)

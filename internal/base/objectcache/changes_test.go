@@ -5,6 +5,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/tools/cache"
+
+	"github.com/kedge-dev/kedge/internal/base/loop"
 )
 
 func TestHandler(t *testing.T) {
@@ -14,7 +16,7 @@ func TestHandler(t *testing.T) {
 		return node
 	}
 	a, labelled, b := named("a", nil), named("a", map[string]string{"x": "y"}), named("b", nil)
-	changes := NewChanges()
+	changes := loop.NewChanges()
 	handler := Handler(changes, func(node *corev1.Node) bool { return node.Name == "a" },
 		func(before, now *corev1.Node) bool { return len(before.Labels) == len(now.Labels) })
 	for name, test := range map[string]struct {

@@ -8,6 +8,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/fake"
+
+	"github.com/kedge-dev/kedge/internal/base/loop"
 )
 
 // TestStage has a Stage with an informer of its factory and another one.
@@ -18,7 +20,7 @@ func TestStage(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		changes, synced, ended := NewChanges(), make(chan struct{}), make(chan struct{})
+		changes, synced, ended := loop.NewChanges(), make(chan struct{}), make(chan struct{})
 		if err := stage.Handle(stage.Core().V1().Nodes().Informer(), Handler[*corev1.Node](changes, nil, nil)); err != nil {
 			t.Fatal(err)
 		}

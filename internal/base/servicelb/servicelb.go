@@ -121,10 +121,7 @@ type Ports map[string]string
 
 // Port writes a port of a Service as NUMBER/PROTOCOL.
 func Port(port *corev1.ServicePort) string {
-	protocol := port.Protocol
-	if protocol == "" {
-		protocol = corev1.ProtocolTCP
-	}
+	protocol := cmp.Or(port.Protocol, corev1.ProtocolTCP)
 	return fmt.Sprintf("%d/%s", port.Port, strings.ToLower(string(protocol)))
 }
 

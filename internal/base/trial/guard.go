@@ -270,7 +270,7 @@ func (g *Guard) install(candidate string) error {
 	if !os.SameFile(own, installed) {
 		return fmt.Errorf("somebody has put another executable at %s meanwhile", g.Installed)
 	}
-	if err := syncFile(candidate); err != nil {
+	if err := datadir.Sync(candidate); err != nil {
 		return err
 	}
 	if err := os.Rename(candidate, g.Installed); err != nil {
@@ -280,14 +280,6 @@ func (g *Guard) install(candidate string) error {
 		g.Say(err.Error())
 	}
 	return nil
-}
-
-func syncFile(path string) error {
-	file, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	return errors.Join(file.Sync(), file.Close())
 }
 
 // explanation is what a new executable says about its failure. The first lines say most.

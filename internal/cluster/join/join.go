@@ -19,6 +19,7 @@ import (
 
 	"github.com/kedge-dev/kedge/internal/base/datadir"
 	"github.com/kedge-dev/kedge/internal/base/host"
+	"github.com/kedge-dev/kedge/internal/base/loop"
 	"github.com/kedge-dev/kedge/internal/base/version"
 	"github.com/kedge-dev/kedge/internal/cluster/pki"
 )
@@ -127,10 +128,8 @@ func retry(ctx context.Context, log *logrus.Entry, do func() error) error {
 			log.Warn(text)
 			told = text
 		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(wait):
+		if err := loop.Sleep(ctx, wait); err != nil {
+			return err
 		}
 	}
 }

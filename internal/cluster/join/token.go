@@ -121,14 +121,7 @@ func EnsureToken(dir datadir.Dir, configured string, caPEM []byte) (string, erro
 // LinkNodeToken makes the link with k3s's name to the file with the join token. Programs
 // that were written for k3s read the token there.
 func LinkNodeToken(dir datadir.Dir) error {
-	link, target := dir.NodeToken(), filepath.Base(dir.ServerToken())
-	if leads, err := os.Readlink(link); err == nil && leads == target {
-		return nil
-	}
-	if err := os.Remove(link); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("replace %s: %w", link, err)
-	}
-	if err := os.Symlink(target, link); err != nil {
+	if err := datadir.Link(dir.NodeToken(), filepath.Base(dir.ServerToken())); err != nil {
 		return fmt.Errorf("link join token: %w", err)
 	}
 	return nil

@@ -1,7 +1,6 @@
 package pki
 
 import (
-	"bytes"
 	"crypto"
 	"crypto/rand"
 	"crypto/x509"
@@ -56,11 +55,7 @@ func (a *authority) signerFile() (string, error) {
 		return a.certFile, nil
 	}
 	file := strings.TrimSuffix(a.certFile, ".crt") + "-signer.crt"
-	content := encodeCertificates(a.cert())
-	if existing, err := os.ReadFile(file); err == nil && bytes.Equal(existing, content) {
-		return file, nil
-	}
-	return file, datadir.WriteFile(file, content, certMode)
+	return file, datadir.WriteChanged(file, encodeCertificates(a.cert()), certMode)
 }
 
 // ensureAuthority returns the authority in path.crt and path.key, which may be a user's

@@ -10,11 +10,11 @@ import (
 	"time"
 
 	"github.com/sirupsen/logrus"
-	"golang.org/x/sys/unix"
 	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/kedge-dev/kedge/internal/base/component"
 	"github.com/kedge-dev/kedge/internal/base/datadir"
+	"github.com/kedge-dev/kedge/internal/base/host"
 	"github.com/kedge-dev/kedge/internal/base/version"
 )
 
@@ -50,7 +50,7 @@ type Clock struct {
 // NewClock returns the clock that keeps its record in file (datadir's
 // ClockFile). Call Settle before the first use of certificates.
 func NewClock(file string) *Clock {
-	c := &Clock{file: file, synchronized: kernelSynchronized, watch: watchSystemClock}
+	c := &Clock{file: file, synchronized: host.ClockSynchronised, watch: watchSystemClock}
 	c.setFloor(version.CommitDate())
 	return c
 }
@@ -211,13 +211,4 @@ func (c *Clock) read(log *logrus.Entry) time.Time {
 		return time.Time{}
 	}
 	return recorded
-}
-
-// kernelSynchronized asks the kernel whether a time daemon keeps its clock
-// right: it clears STA_UNSYNC, and setting the clock by hand or booting sets
-// it (kernel/time/ntp.c).
-func kernelSynchronized() bool {
-	var t unix.Timex
-	state, err := unix.Adjtimex(&t)
-	return err == nil && state != unix.TIME_ERROR && t.Status&unix.STA_UNSYNC == 0
 }

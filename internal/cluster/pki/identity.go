@@ -272,12 +272,8 @@ func (n *Node) TLS(user string) *tls.Config {
 		// would do with the newest authorities.
 		InsecureSkipVerify: true,
 		VerifyConnection: func(state tls.ConnectionState) error {
-			intermediates := x509.NewCertPool()
-			for _, cert := range state.PeerCertificates[1:] {
-				intermediates.AddCert(cert)
-			}
 			_, err := state.PeerCertificates[0].Verify(x509.VerifyOptions{
-				Roots: n.current.Load().servers, Intermediates: intermediates,
+				Roots: n.current.Load().servers, Intermediates: pool(state.PeerCertificates[1:]),
 				DNSName: APIName, CurrentTime: n.clock.Now(),
 			})
 			return err

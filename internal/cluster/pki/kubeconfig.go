@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"syscall"
 
+	clientcmdv1 "k8s.io/client-go/tools/clientcmd/api/v1"
 	"sigs.k8s.io/yaml"
 
 	"github.com/kedge-dev/kedge/internal/base/datadir"
@@ -26,44 +27,6 @@ type KubeconfigFile struct {
 	Name string
 	// Server is the URL of the API, such as https://127.0.0.1:6443.
 	Server string
-}
-
-// kubeconfig is the part of k8s.io/client-go/tools/clientcmd/api/v1.Config
-// that kedge writes; its names are documented there.
-//
-//upstream:relies-on k8s.io/client-go/tools/clientcmd/api/v1/types.go Config Cluster AuthInfo Context
-type kubeconfig struct {
-	APIVersion     string          `json:"apiVersion"`
-	Kind           string          `json:"kind"`
-	Clusters       []namedCluster  `json:"clusters"`
-	Users          []namedUser     `json:"users"`
-	Contexts       []namedContexts `json:"contexts"`
-	CurrentContext string          `json:"current-context"`
-}
-
-type namedCluster struct {
-	Name    string `json:"name"`
-	Cluster struct {
-		Server string `json:"server"`
-		// []byte is base64 in JSON and YAML, as kubeconfigs want it.
-		CA []byte `json:"certificate-authority-data"`
-	} `json:"cluster"`
-}
-
-type namedUser struct {
-	Name string `json:"name"`
-	User struct {
-		Cert []byte `json:"client-certificate-data"`
-		Key  []byte `json:"client-key-data"`
-	} `json:"user"`
-}
-
-type namedContexts struct {
-	Name    string `json:"name"`
-	Context struct {
-		Cluster string `json:"cluster"`
-		User    string `json:"user"`
-	} `json:"context"`
 }
 
 // WriteKubeconfig writes the administrator's kubeconfig. It is written again whenever its
@@ -136,13 +99,11 @@ func groupID(group string) (int, error) {
 // renderKubeconfig makes the text.
 func renderKubeconfig(file KubeconfigFile, ca []byte, cert *tls.Certificate, key []byte) ([]byte, error) {
 	name := file.Name
-	k := kubeconfig{
+	return yaml.Marshal(clientcmdv1.Config{
 		APIVersion: "v1", Kind: "Config",
-		Clusters: []namedCluster{{Name: name}}, Users: []namedUser{{Name: name}}, Contexts: []namedContexts{{Name: name}},
+		Clusters:       []clientcmdv1.NamedCluster{{Name: name, Cluster: clientcmdv1.Cluster{Server: file.Server, CertificateAuthorityData: ca}}},
+		AuthInfos:      []clientcmdv1.NamedAuthInfo{{Name: name, AuthInfo: clientcmdv1.AuthInfo{ClientCertificateData: encodeDER(cert.Certificate), ClientKeyData: key}}},
+		Contexts:       []clientcmdv1.NamedContext{{Name: name, Context: clientcmdv1.Context{Cluster: name, AuthInfo: name}}},
 		CurrentContext: name,
-	}
-	k.Clusters[0].Cluster.Server, k.Clusters[0].Cluster.CA = file.Server, ca
-	k.Users[0].User.Cert, k.Users[0].User.Key = encodeDER(cert.Certificate), key
-	k.Contexts[0].Context.Cluster, k.Contexts[0].Context.User = name, name
-	return yaml.Marshal(k)
+	})
 }

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/sirupsen/logrus"
+	"k8s.io/client-go/util/keyutil"
 
 	"github.com/kedge-dev/kedge/internal/base/datadir"
 )
@@ -125,7 +126,7 @@ func (l *leaf) replace(now time.Time) (*tls.Certificate, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make key %s: %w", l.keyFile, err)
 	}
-	text, err := encodeKey(key)
+	text, err := keyutil.MarshalPrivateKeyToPEM(key)
 	if err != nil {
 		return nil, fmt.Errorf("encode key %s: %w", l.keyFile, err)
 	}

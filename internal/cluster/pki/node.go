@@ -221,15 +221,8 @@ func (s *Server) checkClient(signer *authority, chain []*x509.Certificate) error
 	if len(chain) == 0 {
 		return errors.New("no client certificate")
 	}
-	roots, intermediates := x509.NewCertPool(), x509.NewCertPool()
-	for _, cert := range signer.bundle {
-		roots.AddCert(cert)
-	}
-	for _, cert := range chain[1:] {
-		intermediates.AddCert(cert)
-	}
 	_, err := chain[0].Verify(x509.VerifyOptions{
-		Roots: roots, Intermediates: intermediates, CurrentTime: s.clock.Now(),
+		Roots: pool(signer.bundle), Intermediates: pool(chain[1:]), CurrentTime: s.clock.Now(),
 		KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
 	})
 	return err

@@ -14,6 +14,8 @@ import (
 	"fmt"
 	"os"
 
+	"k8s.io/client-go/util/keyutil"
+
 	"github.com/kedge-dev/kedge/internal/base/datadir"
 )
 
@@ -90,6 +92,15 @@ func parseCertificates(data []byte) ([]*x509.Certificate, error) {
 	return certs, nil
 }
 
+// pool returns a pool of certificates.
+func pool(certs []*x509.Certificate) *x509.CertPool {
+	all := x509.NewCertPool()
+	for _, cert := range certs {
+		all.AddCert(cert)
+	}
+	return all
+}
+
 // CAHash returns the hash of the servers' authority that join tokens carry: the SHA-256,
 // in hexadecimal, of the DER of the root, which is the last certificate in caPEM. It is
 // the same value that `openssl x509 -fingerprint -sha256` prints. It stays the same when
@@ -156,28 +167,11 @@ func writeKey(path string, generate func() (crypto.Signer, error)) (crypto.Signe
 	if err != nil {
 		return nil, fmt.Errorf("make key %s: %w", path, err)
 	}
-	text, err := encodeKey(key)
+	text, err := keyutil.MarshalPrivateKeyToPEM(key)
 	if err != nil {
 		return nil, fmt.Errorf("encode key %s: %w", path, err)
 	}
 	return key, datadir.WriteFile(path, text, keyMode)
-}
-
-//upstream:relies-on k8s.io/client-go/util/keyutil/key.go ParsePrivateKeyPEM MarshalPrivateKeyToPEM
-func encodeKey(key crypto.Signer) ([]byte, error) {
-	// These are the encodings that all of Kubernetes's own parsers know
-	// (k8s.io/client-go/util/keyutil/key.go).
-	var block pem.Block
-	var err error
-	switch key := key.(type) {
-	case *ecdsa.PrivateKey:
-		block.Type = "EC PRIVATE KEY"
-		block.Bytes, err = x509.MarshalECPrivateKey(key)
-	case *rsa.PrivateKey:
-		block.Type = "RSA PRIVATE KEY"
-		block.Bytes = x509.MarshalPKCS1PrivateKey(key)
-	}
-	return pem.EncodeToMemory(&block), err
 }
 
 func ecdsaKey() (crypto.Signer, error) { return ecdsa.GenerateKey(elliptic.P256(), rand.Reader) }

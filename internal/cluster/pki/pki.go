@@ -270,11 +270,7 @@ func (s *Server) UserTLS(user string, groups ...string) *tls.Config {
 // KubeletTLS returns the TLS settings with which this server calls kubelets as a user.
 // The name that is dialed must be in the kubelet's certificate.
 func (s *Server) KubeletTLS(user string) *tls.Config {
-	roots := x509.NewCertPool()
-	for _, cert := range s.clientCA.bundle {
-		roots.AddCert(cert)
-	}
-	return &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: roots, Time: s.clock.Now, GetClientCertificate: s.userCertificate(user, nil)}
+	return &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: pool(s.clientCA.bundle), Time: s.clock.Now, GetClientCertificate: s.userCertificate(user, nil)}
 }
 
 // userCertificate returns a function that makes the certificate of a user for each
@@ -297,11 +293,7 @@ func (s *Server) userCertificate(user string, groups []string) func(*tls.Certifi
 
 // apiTLS returns TLS settings that trust the other servers of the cluster.
 func (s *Server) apiTLS() *tls.Config {
-	roots := x509.NewCertPool()
-	for _, cert := range s.serverCA.bundle {
-		roots.AddCert(cert)
-	}
-	return &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: roots, ServerName: APIName, Time: s.clock.Now}
+	return &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: pool(s.serverCA.bundle), ServerName: APIName, Time: s.clock.Now}
 }
 
 // ServerCA returns the content of ServerCAFile.

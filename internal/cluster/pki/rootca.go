@@ -9,7 +9,6 @@ import (
 	"math/big"
 	"net"
 	"net/netip"
-	"os"
 	"slices"
 	"strings"
 
@@ -75,10 +74,7 @@ func (s *Server) writeRootCA() error {
 	if err != nil {
 		return err
 	}
-	if existing, err := os.ReadFile(s.RootCAFile); err == nil && bytes.Equal(existing, content) {
-		return nil
-	}
-	return datadir.WriteFile(s.RootCAFile, content, certMode)
+	return datadir.WriteChanged(s.RootCAFile, content, certMode)
 }
 
 // constrain returns certificates of the authority that verify only servers without a

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/sirupsen/logrus"
+	"k8s.io/client-go/util/keyutil"
 
 	"github.com/kedge-dev/kedge/internal/base/datadir"
 )
@@ -89,7 +90,7 @@ func LastAuthorities(dir datadir.Dir) (map[string][]byte, error) {
 		files[name+".key"], err = os.ReadFile(path + ".key")
 		return err
 	}, func(key crypto.Signer) (err error) {
-		files[serviceAccountKey], err = encodeKey(key)
+		files[serviceAccountKey], err = keyutil.MarshalPrivateKeyToPEM(key)
 		return err
 	})
 }
@@ -218,7 +219,7 @@ func succeed(folder, name string, now time.Time, files map[string][]byte) error 
 		return fmt.Errorf("sign %s by the old authority: %w", a.certFile, err)
 	}
 	files[name+".crt"] = encodeCertificates(crossed, old, a.cert())
-	files[name+".key"], err = encodeKey(a.key)
+	files[name+".key"], err = keyutil.MarshalPrivateKeyToPEM(a.key)
 	return err
 }
 
@@ -262,7 +263,7 @@ func succeedKey(old crypto.Signer, files map[string][]byte) error {
 	if err != nil {
 		return fmt.Errorf("make key: %w", err)
 	}
-	text, err := encodeKey(key)
+	text, err := keyutil.MarshalPrivateKeyToPEM(key)
 	if err != nil {
 		return fmt.Errorf("encode key: %w", err)
 	}

@@ -54,21 +54,16 @@ type Keeper struct {
 	log *logrus.Entry
 	// renewing is held while certificates are renewed.
 	renewing sync.Mutex
-	look     chan struct{}
+	look     loop.Changes
 }
 
 // New makes the component.
 func New(cfg Config) *Keeper {
-	return &Keeper{cfg: cfg, log: logrus.WithField("component", "certificates"), look: make(chan struct{}, 1)}
+	return &Keeper{cfg: cfg, log: logrus.WithField("component", "certificates"), look: loop.NewChanges()}
 }
 
 // Look makes the Keeper look at the certificates now.
-func (k *Keeper) Look() {
-	select {
-	case k.look <- struct{}{}:
-	default:
-	}
-}
+func (k *Keeper) Look() { k.look.Notify() }
 
 // Name implements component.Component.
 func (*Keeper) Name() string { return "certificates" }
@@ -147,21 +142,19 @@ func (k *Keeper) Routes() []localapi.Route {
 // Rotate asks the kedge on this host to replace all its certificates and their keys. It
 // returns the files of the new ones, even if others failed.
 func Rotate(ctx context.Context, kedge *localapi.Client) ([]string, error) {
-	var answer renewed
-	err := kedge.Ask(ctx, localapi.RenewCertificates, nil, &answer)
+	answer, err := localapi.Ask[renewed](ctx, kedge, localapi.RenewCertificates, nil)
 	return answer.Files, err
 }
 
 // Replace asks the server on this host, one of several, to prepare a step of replacing
 // the authorities on all of them: see Config.Replace.
 func Replace(ctx context.Context, kedge *localapi.Client, finish bool) error {
-	return kedge.Ask(ctx, localapi.ReplaceAuthorities, replacement{finish}, &localapi.Nothing{})
+	_, err := localapi.Ask[localapi.Nothing](ctx, kedge, localapi.ReplaceAuthorities, replacement{finish})
+	return err
 }
 
 // Lagging asks the server on this host which nodes and servers have not followed to its
 // new authorities, and why: see Config.Lagging.
 func Lagging(ctx context.Context, kedge *localapi.Client, kubelets map[string]string, servers []string) (Lag, error) {
-	var answer Lag
-	err := kedge.Ask(ctx, localapi.LaggingAuthorities, suspects{kubelets, servers}, &answer)
-	return answer, err
+	return localapi.Ask[Lag](ctx, kedge, localapi.LaggingAuthorities, suspects{kubelets, servers})
 }

@@ -103,7 +103,7 @@ func (a *Addons) Run(ctx context.Context, ready func()) error {
 	if err := a.removeDisabled(ctx); err != nil && ctx.Err() == nil {
 		a.log.Warnf("Cannot remove all objects of disabled parts. The next start of kedge tries again: %v", err)
 	}
-	if a.cfg.Cluster.RunsGateway() {
+	if a.cfg.Cluster.Has(config.Gateway) {
 		_ = applying.Until(ctx, func(ctx context.Context) error { return a.applyGatewayAPI(ctx, ofGatewayAPI) })
 	}
 	<-ctx.Done()
@@ -191,7 +191,7 @@ func (a *Addons) removeDisabled(ctx context.Context) error {
 			}
 		}
 	}
-	if !a.cfg.Cluster.RunsGateway() {
+	if !a.cfg.Cluster.Has(config.Gateway) {
 		faults = append(faults, a.clearGateway(ctx))
 	}
 	if !a.cfg.Cluster.Has(config.ServiceLB) {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/kedge-dev/kedge/internal/base/localapi"
+	"github.com/kedge-dev/kedge/internal/base/loop"
 )
 
 // Status describes how Secrets are stored.
@@ -109,22 +110,17 @@ func (e *Encryption) status(ctx context.Context) (s Status, err error) {
 
 // AskStatus asks the server of this host how Secrets are stored.
 func AskStatus(ctx context.Context, kedge *localapi.Client) (Status, error) {
-	return ask(ctx, kedge, localapi.Encryption)
+	return localapi.Ask[Status](ctx, kedge, localapi.Encryption, nil)
 }
 
 // AskRotate asks the server of this host to begin replacing the key of Secrets.
 func AskRotate(ctx context.Context, kedge *localapi.Client) (Status, error) {
-	return ask(ctx, kedge, localapi.RotateEncryption)
+	return localapi.Ask[Status](ctx, kedge, localapi.RotateEncryption, nil)
 }
 
 // AskReencrypt asks the server of this host to begin rewriting all Secrets.
 func AskReencrypt(ctx context.Context, kedge *localapi.Client) (Status, error) {
-	return ask(ctx, kedge, localapi.Reencrypt)
-}
-
-func ask(ctx context.Context, kedge *localapi.Client, e localapi.Endpoint) (s Status, err error) {
-	err = kedge.Ask(ctx, e, nil, &s)
-	return s, err
+	return localapi.Ask[Status](ctx, kedge, localapi.Reencrypt, nil)
 }
 
 // Await asks repeatedly until all Secrets are rewritten. It calls say whenever
@@ -139,8 +135,7 @@ func Await(ctx context.Context, kedge *localapi.Client, say func(string)) (Statu
 			said = s.Waiting
 			say(said)
 		}
-		sleep(ctx, poll)
-		if err := ctx.Err(); err != nil {
+		if err := loop.Sleep(ctx, poll); err != nil {
 			return s, err
 		}
 	}

@@ -8,6 +8,8 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"k8s.io/apiserver/pkg/storage/value"
+
+	"github.com/kedge-dev/kedge/internal/base/loop"
 )
 
 const (
@@ -61,7 +63,7 @@ func (k *Keeper) Lead(ctx context.Context, ready func()) error {
 			said = time.Now()
 			k.log.Warnf("Secrets are stored as before until this is solved: %v", err)
 		}
-		sleep(ctx, look)
+		_ = loop.Sleep(ctx, look)
 	}
 	<-ctx.Done()
 	return nil
@@ -77,16 +79,9 @@ func (k *Keeper) awaitChange(ctx context.Context, revision int64) error {
 	defer cancel()
 	// The watch does not begin at revision, which may be compacted.
 	if _, ok := <-k.client.Watch(watching, keyringKey, clientv3.WithRev(answer.Header.Revision+1)); !ok {
-		sleep(ctx, look)
+		_ = loop.Sleep(ctx, look)
 	}
 	return nil
-}
-
-func sleep(ctx context.Context, d time.Duration) {
-	select {
-	case <-ctx.Done():
-	case <-time.After(d):
-	}
 }
 
 // wait notes what a change waits for.
@@ -120,7 +115,7 @@ func (k *Keeper) advance(ctx context.Context) (int64, error) {
 	}
 	k.log.Info("Rewriting all Secrets, once the requests that began earlier have ended")
 	k.wait("requests that began earlier have to end first")
-	sleep(ctx, k.settle())
+	_ = loop.Sleep(ctx, k.settle())
 	k.wait("")
 	for rewritten := 1; rewritten > 0; {
 		// Repeat until there is none: then no request wrote a Secret in the old

@@ -71,7 +71,7 @@ func (c *Controller) Lead(ctx context.Context, ready func()) error {
 	t := &term{
 		ControllerConfig: c.cfg, log: c.log, api: api, newIssuer: c.newIssuer,
 		events:    sync.OnceValue(func() record.EventRecorder { return events.NewRecorder(ctx, api, "kedge-gateway", "") }),
-		changes:   objectcache.NewChanges(),
+		changes:   loop.NewChanges(),
 		statuses:  statuses.Writer{Client: custom},
 		ingresses: statuses.Ingresses{Client: api.NetworkingV1()},
 	}
@@ -98,7 +98,7 @@ type term struct {
 	events    func() record.EventRecorder
 	newIssuer func(acme.Config) issuer
 	// changes receives when something else has changed than what the Compiler reads.
-	changes objectcache.Changes
+	changes loop.Changes
 
 	services  *services.Keeper
 	faults    faults.Teller

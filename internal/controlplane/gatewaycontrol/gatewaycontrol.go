@@ -23,6 +23,7 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
 
+	"github.com/kedge-dev/kedge/internal/base/loop"
 	"github.com/kedge-dev/kedge/internal/base/objectcache"
 	"github.com/kedge-dev/kedge/internal/base/published"
 	"github.com/kedge-dev/kedge/internal/base/routing"
@@ -71,7 +72,7 @@ type Compiler struct {
 	metrics *metrics
 	ended   chan struct{}
 	// changes receives when an object has changed that may matter.
-	changes objectcache.Changes
+	changes loop.Changes
 	// logged is what was logged last. Only the goroutine of Run uses it.
 	logged string
 	// newest is what was worked out last. It is nil before the first time.
@@ -83,7 +84,7 @@ func New(cfg Config) *Compiler {
 	return &Compiler{
 		cfg: cfg, metrics: newMetrics(), ended: make(chan struct{}),
 		dial:    func(config *rest.Config) (dynamic.Interface, error) { return dynamic.NewForConfig(config) },
-		changes: objectcache.NewChanges(),
+		changes: loop.NewChanges(),
 	}
 }
 

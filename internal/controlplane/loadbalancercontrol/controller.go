@@ -134,7 +134,7 @@ type term struct {
 	liveness *liveness
 	synced   []cache.DoneChecker
 	// changes receives when the plan may be another.
-	changes objectcache.Changes
+	changes loop.Changes
 
 	services   corelisters.ServiceLister
 	nodes      corelisters.NodeLister
@@ -169,7 +169,7 @@ func newTerm(cfg Config, liveness *liveness, api kubernetes.Interface, custom dy
 		vip:        cfg.VIP,
 		owner:      cfg.Owner,
 		liveness:   liveness,
-		changes:    objectcache.NewChanges(),
+		changes:    loop.NewChanges(),
 		services:   core.Services().Lister(),
 		nodes:      core.Nodes().Lister(),
 		slices:     factory.Discovery().V1().EndpointSlices().Lister(),

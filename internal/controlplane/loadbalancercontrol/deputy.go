@@ -33,7 +33,7 @@ type deputy struct {
 	liveness *liveness
 	synced   []cache.DoneChecker
 	// changes receives when there may be the first Service for the controller, or none.
-	changes objectcache.Changes
+	changes loop.Changes
 
 	services corelisters.ServiceLister
 	nodes    corelisters.NodeLister
@@ -61,7 +61,7 @@ func newDeputy(cfg Config, liveness *liveness, api kubernetes.Interface, factory
 	d := &deputy{
 		api: api, log: log, owner: cfg.Owner, overdue: cfg.Overdue, liveness: liveness,
 		synced:   []cache.DoneChecker{services.Informer().HasSyncedChecker(), nodes.Informer().HasSyncedChecker()},
-		changes:  objectcache.NewChanges(),
+		changes:  loop.NewChanges(),
 		services: services.Lister(), nodes: nodes.Lister(),
 	}
 	// Adding a handler fails only on an informer that has stopped.

@@ -89,7 +89,6 @@ func (c *Compiler) Routes() []localapi.Route {
 }
 
 // AskExplain asks the server of this host what policies mean for a pod.
-func AskExplain(ctx context.Context, kedge *localapi.Client, question Question) (answer Explanation, err error) {
-	err = kedge.Ask(ctx, localapi.ExplainPolicies, question, &answer)
-	return answer, err
+func AskExplain(ctx context.Context, kedge *localapi.Client, question Question) (Explanation, error) {
+	return localapi.Ask[Explanation](ctx, kedge, localapi.ExplainPolicies, question)
 }

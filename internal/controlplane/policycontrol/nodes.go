@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/kedge-dev/kedge/internal/base/loop"
 	"github.com/kedge-dev/kedge/internal/base/netpolicy"
 )
 
@@ -29,7 +30,7 @@ func newNode(name string, watchers map[*watcher]struct{}) *node {
 // watcher is one subscriber to a node's updates.
 type watcher struct {
 	// signal has a value if there is something to take.
-	signal chan struct{}
+	signal loop.Changes
 	// whole says that the next update is everything. Then nothing is pending.
 	whole   bool
 	pending pending
@@ -77,10 +78,7 @@ func (n *node) note(do func(*watcher)) {
 func (n *node) wake() {
 	for w := range n.watchers {
 		if w.whole || w.pending.size > 0 {
-			select {
-			case w.signal <- struct{}{}:
-			default:
-			}
+			w.signal.Notify()
 		}
 	}
 }
@@ -197,7 +195,7 @@ func (m *model) watch(name string) *watcher {
 			}
 		}
 	}
-	w := &watcher{signal: make(chan struct{}, 1), whole: true}
+	w := &watcher{signal: loop.NewChanges(), whole: true}
 	n.watchers[w] = struct{}{}
 	n.wake()
 	return w

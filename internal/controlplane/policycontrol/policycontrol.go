@@ -23,6 +23,7 @@ import (
 	"k8s.io/client-go/tools/record"
 
 	"github.com/kedge-dev/kedge/internal/base/events"
+	"github.com/kedge-dev/kedge/internal/base/loop"
 	"github.com/kedge-dev/kedge/internal/base/netpolicy"
 	"github.com/kedge-dev/kedge/internal/base/objectcache"
 	"github.com/kedge-dev/kedge/internal/base/published"
@@ -53,7 +54,7 @@ type Compiler struct {
 	cfg   Config
 	ended chan struct{}
 	// turn has a value if policies have appeared or gone.
-	turn chan struct{}
+	turn loop.Changes
 
 	mu    sync.Mutex
 	model *model
@@ -66,7 +67,7 @@ type Compiler struct {
 
 // New makes the component.
 func New(cfg Config) *Compiler {
-	return &Compiler{cfg: cfg, ended: make(chan struct{}), turn: make(chan struct{}, 1), model: newModel(func(text string) { logrus.WithField("component", name).Warn(text) })}
+	return &Compiler{cfg: cfg, ended: make(chan struct{}), turn: loop.NewChanges(), model: newModel(func(text string) { logrus.WithField("component", name).Warn(text) })}
 }
 
 // Name implements component.Component.
@@ -229,10 +230,7 @@ func (c *Compiler) change(do func()) {
 	had := len(c.model.policies) > 0
 	do()
 	if has := len(c.model.policies) > 0; has != had {
-		select {
-		case c.turn <- struct{}{}:
-		default:
-		}
+		c.turn.Notify()
 	}
 }
 

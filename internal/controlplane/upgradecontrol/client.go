@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/dynamic"
 
+	"github.com/kedge-dev/kedge/internal/base/loop"
 	"github.com/kedge-dev/kedge/internal/base/upgrades"
 )
 
@@ -130,10 +131,8 @@ func (c Client) Await(ctx context.Context, tell func(string)) error {
 				return nil
 			}
 		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(askPause):
+		if err := loop.Sleep(ctx, askPause); err != nil {
+			return err
 		}
 	}
 }

@@ -117,7 +117,7 @@ type term struct {
 	// ask is resolver.ask, except in tests.
 	ask func(context.Context, question) answer
 	// changes receives when a node has changed, or when the resolver has an answer.
-	changes objectcache.Changes
+	changes loop.Changes
 	// written are the Plans that were written last, until the cache has them. What another Plan
 	// may do follows from them, too.
 	written objectcache.Written[*upgrades.Plan]
@@ -129,7 +129,7 @@ type term struct {
 func newTerm(cfg ControllerConfig, log *logrus.Entry, api kubernetes.Interface, custom dynamic.Interface, recorder record.EventRecorder) *term {
 	t := &term{
 		ControllerConfig: cfg, log: log, api: api, custom: custom, events: recorder,
-		changes: objectcache.NewChanges(), now: time.Now, newID: func() string { return string(uuid.NewUUID()) },
+		changes: loop.NewChanges(), now: time.Now, newID: func() string { return string(uuid.NewUUID()) },
 	}
 	t.resolver = &resolver{store: cfg.Plans.cfg.Store, keyFile: release.KeyFile, answered: t.changes.Notify, tasks: map[string]*task{}}
 	t.ask = t.resolver.ask

@@ -82,7 +82,7 @@ func (p *Plans) Run(ctx context.Context, ready func()) error {
 	if err := informer.SetTransform(objectcache.WithoutManagedFields); err != nil {
 		return fmt.Errorf("watch Plans: %w", err)
 	}
-	changes := objectcache.NewChanges()
+	changes := loop.NewChanges()
 	registration, err := informer.AddEventHandler(objectcache.Handler[*unstructured.Unstructured](changes, nil, nil))
 	if err != nil {
 		return fmt.Errorf("watch Plans: %w", err)

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/kedge-dev/kedge/internal/base/loop"
 	"github.com/kedge-dev/kedge/internal/base/upgrades"
 	"github.com/kedge-dev/kedge/internal/controlplane/upgradecontrol/release"
 	"github.com/kedge-dev/kedge/internal/controlplane/upgradecontrol/store"
@@ -110,24 +111,16 @@ func (r *resolver) find(ctx context.Context, q question) (got answer) {
 		got.version = spec.Version
 	default:
 		var source *release.Source
-		if source, got.err = r.source(spec); got.err == nil {
+		if source, got.err = release.Open(spec.Source, r.keyFile); got.err == nil {
 			got.version, got.err = source.Channel(ctx, spec.Channel)
 		}
 	}
 	return got
 }
 
-func (r *resolver) source(spec *upgrades.PlanSpec) (*release.Source, error) {
-	key, err := release.ReadKey(r.keyFile)
-	if err != nil {
-		return nil, err
-	}
-	return release.New(spec.Source, key)
-}
-
 // release gets executables of a version.
 func (r *resolver) release(ctx context.Context, q question) (map[string]upgrades.Executable, error) {
-	source, err := r.source(&q.plan.Spec)
+	source, err := release.Open(q.plan.Spec.Source, r.keyFile)
 	if err != nil {
 		return nil, err
 	}
@@ -167,10 +160,8 @@ func (r *resolver) file(ctx context.Context, spec *upgrades.PlanSpec) (string, m
 		if time.Now().After(ends) {
 			return "", nil, fmt.Errorf("no server has %s with the SHA-256 digest %s: copy it to this path on a server, and make the Plan again: %w", spec.File, digest, errors.Join(err, fetched))
 		}
-		select {
-		case <-ctx.Done():
-			return "", nil, ctx.Err()
-		case <-time.After(filePause):
+		if err := loop.Sleep(ctx, filePause); err != nil {
+			return "", nil, err
 		}
 	}
 	architecture, err := r.store.Architecture(digest)

@@ -20,6 +20,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/kedge-dev/kedge/internal/base/loop"
 	"github.com/kedge-dev/kedge/internal/datastore/kvapi/lists"
 	"github.com/kedge-dev/kedge/internal/datastore/kvapi/sizes"
 	"github.com/kedge-dev/kedge/internal/datastore/measure"
@@ -125,7 +126,7 @@ func (p patient) read(ctx context.Context, r *pb.RangeRequest, try func() (again
 		again, err := try()
 		// After a timeout there is no quorum, and there has been none for
 		// seconds.
-		if !again || status.Code(err) != codes.Unavailable || errors.Is(err, rpctypes.ErrGRPCTimeout) || attempt == attempts || !pause(ctx) {
+		if !again || status.Code(err) != codes.Unavailable || errors.Is(err, rpctypes.ErrGRPCTimeout) || attempt == attempts || loop.Sleep(ctx, attemptWait) != nil {
 			return err
 		}
 	}
@@ -151,7 +152,7 @@ func (p patient) Txn(ctx context.Context, r *pb.TxnRequest, options ...grpc.Call
 		switch {
 		case err == nil && !answer.Succeeded && attempt > 1:
 			return p.made(ctx, r, answer)
-		case !errors.Is(err, errLost) && !unproposed(ctx, err), attempt == attempts, !pause(ctx):
+		case !errors.Is(err, errLost) && !unproposed(ctx, err), attempt == attempts, loop.Sleep(ctx, attemptWait) != nil:
 			return answer, err
 		}
 	}
@@ -208,14 +209,4 @@ func (p patient) made(ctx context.Context, r *pb.TxnRequest, answer *pb.TxnRespo
 		Header: header, Succeeded: true,
 		Responses: []*pb.ResponseOp{{Response: &pb.ResponseOp_ResponsePut{ResponsePut: &pb.PutResponse{Header: header}}}},
 	}, nil
-}
-
-// pause waits for a moment. It returns false if ctx ends meanwhile.
-func pause(ctx context.Context) bool {
-	select {
-	case <-time.After(attemptWait):
-		return true
-	case <-ctx.Done():
-		return false
-	}
 }

@@ -40,6 +40,7 @@ import (
 	etcderrors "go.etcd.io/etcd/server/v3/etcdserver/errors"
 	"google.golang.org/grpc"
 
+	"github.com/kedge-dev/kedge/internal/base/loop"
 	"github.com/kedge-dev/kedge/internal/cluster/join"
 	"github.com/kedge-dev/kedge/internal/cluster/pki"
 	"github.com/kedge-dev/kedge/internal/datastore"
@@ -128,7 +129,7 @@ type Member struct {
 	// failed receives the error if etcd cannot continue.
 	failed chan error
 	// poked wakes tidy.
-	poked chan struct{}
+	poked loop.Changes
 	// admitting is held while a member is added. raft silently drops the second
 	// of two simultaneous changes, and its caller would wait in vain.
 	admitting sync.Mutex
@@ -151,7 +152,7 @@ func New(cfg Config) *Member {
 		peers:     newProber(cfg.Files),
 		clientURL: clientURL,
 		failed:    make(chan error, 1),
-		poked:     make(chan struct{}, 1),
+		poked:     loop.NewChanges(),
 		deleted:   map[uint64]time.Time{},
 	}
 }
@@ -197,7 +198,7 @@ func (m *Member) Run(ctx context.Context, ready func()) error {
 	if err != nil {
 		return err
 	}
-	defer m.peers.close()
+	defer m.peers.http.CloseIdleConnections()
 	m.server.Store(etcd.Server)
 
 	err = m.await(ctx, etcd.Server)

@@ -12,6 +12,7 @@ import (
 	"go.etcd.io/etcd/client/pkg/v3/types"
 	"go.etcd.io/etcd/server/v3/etcdserver/api/membership"
 	"go.etcd.io/raft/v3/raftpb"
+	"go.uber.org/zap"
 
 	"github.com/kedge-dev/kedge/internal/base/datadir"
 	"github.com/kedge-dev/kedge/internal/datastore/kvapi/sizes"
@@ -42,13 +43,8 @@ func Migrate(ctx context.Context, cfg Config, export Export) (err error) {
 	if err != nil {
 		return err
 	}
-	peers, err := types.NewURLsMap(name + "=" + m.peerURL())
-	if err != nil {
-		return fmt.Errorf("name etcd's member: %w", err)
-	}
 	logger := newLogger(m.log, m.fail)
-	// The cluster's id is derived from the member's name, which is unique.
-	cluster, err := membership.NewClusterFromURLsMap(logger, name, peers)
+	cluster, err := m.clusterOfOne(logger, name)
 	if err != nil {
 		return fmt.Errorf("begin etcd's cluster: %w", err)
 	}
@@ -73,6 +69,16 @@ func Migrate(ctx context.Context, cfg Config, export Export) (err error) {
 	}
 	// A folder that exists has no log, so it contains nothing of value.
 	return datadir.Replace(filepath.Join(made, "member"), filepath.Join(cfg.Dir, "member"), filepath.Join(made, "old"))
+}
+
+// clusterOfOne returns a cluster with this member alone, which has a name.
+func (m *Member) clusterOfOne(logger *zap.Logger, name string) (*membership.RaftCluster, error) {
+	peers, err := types.NewURLsMap(name + "=" + m.peerURL())
+	if err != nil {
+		return nil, err
+	}
+	// The cluster's id is derived from the member's name, which is unique.
+	return membership.NewClusterFromURLsMap(logger, name, peers)
 }
 
 // allowMore says what to do about objects that are too large. %d is the size of the largest.

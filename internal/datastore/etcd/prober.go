@@ -10,17 +10,13 @@ import (
 )
 
 // prober asks members whether they run.
-type prober struct {
-	http  *http.Client
-	close func()
-}
+type prober struct{ http *http.Client }
 
 func newProber(files pki.EtcdFiles) *prober {
-	p := &prober{http: &http.Client{Timeout: 2 * time.Second}, close: func() {}}
+	p := &prober{&http.Client{Timeout: 2 * time.Second}}
 	// Tests have no files, and nobody to ask.
 	if config, err := peerTLS(files).ClientConfig(); err == nil {
-		t := &http.Transport{TLSClientConfig: config, DisableKeepAlives: true}
-		p.http.Transport, p.close = t, t.CloseIdleConnections
+		p.http.Transport = &http.Transport{TLSClientConfig: config, DisableKeepAlives: true}
 	}
 	return p
 }

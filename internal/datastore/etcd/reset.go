@@ -25,7 +25,7 @@ func Reset(ctx context.Context, cfg Config) error {
 	if err != nil {
 		return err
 	}
-	defer m.peers.close()
+	defer m.peers.http.CloseIdleConnections()
 	defer stop(etcd)
 	poll := time.NewTicker(retry)
 	defer poll.Stop()

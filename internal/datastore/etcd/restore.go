@@ -9,8 +9,6 @@ import (
 	"path/filepath"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
-	"go.etcd.io/etcd/client/pkg/v3/types"
-	"go.etcd.io/etcd/server/v3/etcdserver/api/membership"
 	"go.etcd.io/etcd/server/v3/etcdserver/cindex"
 	"go.etcd.io/etcd/server/v3/storage/backend"
 	"go.etcd.io/etcd/server/v3/storage/mvcc"
@@ -108,12 +106,7 @@ func removeSum(file string) error {
 //upstream:relies-on go.etcd.io/etcd/etcdutl/v3/snapshot/v3_snapshot.go v3Manager.Restore v3Manager.saveDB v3Manager.modifyLatestRevision v3Manager.unsafeBumpBucketsRevision v3Manager.unsafeMarkRevisionCompacted v3Manager.updateCIndex
 func (m *Member) found(dir, name string, above int64) (err error) {
 	logger := newLogger(m.log, m.fail)
-	peers, err := types.NewURLsMap(name + "=" + m.peerURL())
-	if err != nil {
-		return fmt.Errorf("name etcd's member: %w", err)
-	}
-	// The cluster's id is derived from the member's name, which is unique.
-	cluster, err := membership.NewClusterFromURLsMap(logger, name, peers)
+	cluster, err := m.clusterOfOne(logger, name)
 	if err != nil {
 		return fmt.Errorf("found etcd's cluster: %w", err)
 	}

@@ -31,10 +31,7 @@ func (m *Member) NodeDeleted(node string) {
 		m.deleted[one.id] = time.Now()
 	}
 	m.mu.Unlock()
-	select {
-	case m.poked <- struct{}{}:
-	default:
-	}
+	m.poked.Notify()
 }
 
 // NodeAdded says that a node exists. It cancels NodeDeleted.

@@ -75,8 +75,7 @@ func AskPrune(ctx context.Context, kedge *localapi.Client, name string, retentio
 }
 
 func ask(ctx context.Context, kedge *localapi.Client, e localapi.Endpoint, question any) ([]File, error) {
-	var a answer
-	err := kedge.Ask(ctx, e, question, &a)
+	a, err := localapi.Ask[answer](ctx, kedge, e, question)
 	return a.Files, err
 }
 

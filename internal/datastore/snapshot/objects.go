@@ -52,12 +52,7 @@ func (s *Snapshots) connect() (err error) {
 }
 
 // change makes tellAPI update the API.
-func (s *Snapshots) change() {
-	select {
-	case s.changed <- struct{}{}:
-	default: // an update is already due
-	}
-}
+func (s *Snapshots) change() { s.changed.Notify() }
 
 // tellAPI keeps the API's objects in step with the files until ctx is done. It
 // notices only changes by kedge itself, and the files that exist at the start.

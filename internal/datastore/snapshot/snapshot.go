@@ -10,6 +10,7 @@
 package snapshot
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -27,6 +28,7 @@ import (
 
 	"github.com/kedge-dev/kedge/internal/base/config"
 	"github.com/kedge-dev/kedge/internal/base/datadir"
+	"github.com/kedge-dev/kedge/internal/base/loop"
 	"github.com/kedge-dev/kedge/internal/base/version"
 	"github.com/kedge-dev/kedge/internal/cluster/join"
 	"github.com/kedge-dev/kedge/internal/datastore"
@@ -81,7 +83,7 @@ type Snapshots struct {
 	// removes the failure.
 	failed map[string]File
 	// changed has a value while the API has yet to be updated.
-	changed chan struct{}
+	changed loop.Changes
 	client  kubernetes.Interface
 	objects objects
 	now     func() time.Time
@@ -94,7 +96,7 @@ func New(cfg Config) *Snapshots {
 	}
 	return &Snapshots{
 		cfg: cfg, log: logrus.WithField("component", "snapshots"),
-		failed: map[string]File{}, changed: make(chan struct{}, 1), now: cfg.Now,
+		failed: map[string]File{}, changed: loop.NewChanges(), now: cfg.Now,
 	}
 }
 
@@ -120,10 +122,7 @@ func (s *Snapshots) Run(ctx context.Context, ready func()) error {
 
 // folder returns the folder of the snapshots on this host.
 func (c *Config) folder() string {
-	if c.Settings.Dir != "" {
-		return c.Settings.Dir
-	}
-	return c.Dir.Snapshots()
+	return cmp.Or(c.Settings.Dir, c.Dir.Snapshots())
 }
 
 // keepSchedule saves at the times of the schedule, until ctx is done.

@@ -35,6 +35,7 @@ import (
 	"go.etcd.io/etcd/client/v3/kubernetes"
 	"k8s.io/apimachinery/pkg/util/wait"
 
+	"github.com/kedge-dev/kedge/internal/base/loop"
 	"github.com/kedge-dev/kedge/internal/datastore"
 	"github.com/kedge-dev/kedge/internal/datastore/kvapi/etcdapi"
 )
@@ -122,7 +123,7 @@ func (d *Datastore) Run(ctx context.Context, ready func()) error {
 		return err
 	}
 	api, err := etcdapi.Serve(etcdapi.Config{
-		Backend: backend, Meter: backend.meter, Socket: d.socket, Answer: d.faults.answerUnary,
+		Backend: backend, Meter: backend.meter, Socket: d.socket, Answer: etcdapi.AnswerFaults,
 	})
 	if err != nil {
 		return err
@@ -164,10 +165,7 @@ func (d *Datastore) open(ctx context.Context) (*sql.DB, error) {
 			return nil, explained
 		}
 		_ = d.faults.note(err)
-		select {
-		case <-ctx.Done():
-		case <-time.After(retryConnect):
-		}
+		_ = loop.Sleep(ctx, retryConnect) // after the end of ctx, the next attempt returns why
 	}
 }
 

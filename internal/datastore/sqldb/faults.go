@@ -14,7 +14,6 @@ import (
 	"github.com/jackc/pgerrcode"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/sirupsen/logrus"
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -84,17 +83,6 @@ func (f *faults) present() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.failing
-}
-
-// answerUnary wraps unary requests. It turns every database error, also one that
-// is disguised, into a plain status for the client.
-func (f *faults) answerUnary(ctx context.Context, request any, _ *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
-	response, err := handle(ctx, request)
-	var failure etcdapi.Fault
-	if errors.As(err, &failure) {
-		return nil, failure.GRPCStatus().Err()
-	}
-	return response, err
 }
 
 // explain adds to err what the user can do. fatal is true if trying again will

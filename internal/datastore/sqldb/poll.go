@@ -10,6 +10,7 @@ import (
 
 	"github.com/k3s-io/kine/pkg/server"
 
+	"github.com/kedge-dev/kedge/internal/base/loop"
 	"github.com/kedge-dev/kedge/internal/datastore/kvapi/watches"
 )
 
@@ -32,7 +33,7 @@ const (
 // hub hands changes to the watches, in order and without a gap.
 type hub struct {
 	// more wakes the poller when there is something new.
-	more chan struct{}
+	more loop.Changes
 
 	mu sync.Mutex
 	// moved is closed and replaced whenever last increases.
@@ -44,7 +45,7 @@ type hub struct {
 }
 
 func newHub() *hub {
-	return &hub{more: make(chan struct{}, 1), moved: make(chan struct{}), watches: watches.New(watchBuffer)}
+	return &hub{more: loop.NewChanges(), moved: make(chan struct{}), watches: watches.New(watchBuffer)}
 }
 
 // start sets the revision after which changes are handed out.
@@ -59,10 +60,7 @@ func (h *hub) tell(revision int64) {
 	if revision <= h.seen() {
 		return
 	}
-	select {
-	case h.more <- struct{}{}:
-	default:
-	}
+	h.more.Notify()
 }
 
 // seen returns the revision up to which every watch has its events.

@@ -1,6 +1,7 @@
 package sqldb
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"database/sql/driver"
@@ -141,9 +142,7 @@ func (t *target) parseMySQL(source string, tlsConfig *tls.Config) error {
 		return errors.New("datastore-endpoint: is not mysql://USER:PASSWORD@tcp(HOST:3306)/DATABASE, " +
 			"with the password unescaped")
 	}
-	if config.DBName == "" {
-		config.DBName = defaultDatabase
-	}
+	config.DBName = cmp.Or(config.DBName, defaultDatabase)
 	// kine's driver needs the source without TLS: it adds the files' TLS itself.
 	t.source = config.FormatDSN()
 	if tlsConfig != nil {

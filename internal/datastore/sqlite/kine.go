@@ -39,7 +39,6 @@ package sqlite
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"path/filepath"
 	"sync/atomic"
@@ -148,17 +147,14 @@ func (d *Datastore) Run(ctx context.Context, ready func()) (err error) {
 	return err
 }
 
-// answerUnary wraps unary requests. It turns every database error, also one that
-// is disguised, into a plain status for the client. After a fatal error it
+// answerUnary wraps unary requests, as etcdapi.AnswerFaults does. After a fatal error it
 // answers every request with that error.
-func (f *faults) answerUnary(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
-	response, err := handle(ctx, req)
-	var failure fault
-	if fatal := f.err(); fatal != nil {
-		err = fatal
-	}
-	if errors.As(err, &failure) {
-		return nil, failure.GRPCStatus().Err()
-	}
-	return response, err
+func (f *faults) answerUnary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
+	return etcdapi.AnswerFaults(ctx, req, info, func(ctx context.Context, req any) (any, error) {
+		response, err := handle(ctx, req)
+		if fatal := f.err(); fatal != nil {
+			err = fatal
+		}
+		return response, err
+	})
 }

@@ -1,6 +1,7 @@
 package sqlite
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -266,9 +267,7 @@ func (l *log) sweep(revision int64) error {
 	if err != nil {
 		return err
 	}
-	if upTo == 0 {
-		upTo = revision
-	}
+	upTo = cmp.Or(upTo, revision)
 	for _, statement := range []string{
 		`DELETE FROM kine WHERE id IN (SELECT prev_revision FROM kine WHERE id > ? AND id <= ? AND prev_revision != 0 AND name != '` + compactKey + `')`,
 		`DELETE FROM kine WHERE id > ? AND id <= ? AND deleted != 0`,

@@ -1,6 +1,7 @@
 package sqlite
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"fmt"
@@ -108,10 +109,8 @@ func (b *Backend) look(key, end string, revision int64) (current, at int64, memo
 	}
 	b.state.mu.RLock()
 	defer b.state.mu.RUnlock()
-	current, at = b.state.revision, revision
-	if at == 0 {
-		at = current
-	}
+	current = b.state.revision
+	at = cmp.Or(revision, current)
 	if end != "" {
 		return current, at, b.state.memory.between(key, end, at), nil
 	}
@@ -226,9 +225,7 @@ func (b *Backend) Count(ctx context.Context, key, end string, revision int64) (i
 	if err != nil {
 		return current, 0, err
 	}
-	if end == "" {
-		end = key + "\x00"
-	}
+	end = cmp.Or(end, key+"\x00")
 	var count int64
 	err = query(ctx, b.reader.count, func(rows *sql.Rows) error { return rows.Scan(&count) }, key, end, at)
 	for _, v := range memory {

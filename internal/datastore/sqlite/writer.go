@@ -1,6 +1,7 @@
 package sqlite
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"time"
@@ -219,9 +220,7 @@ func (w *writer) publish(t *transaction) {
 	current := w.state.current()
 	for i, c := range t.batch {
 		o := t.outcomes[i]
-		if o.revision == 0 {
-			o.revision = current
-		}
+		o.revision = cmp.Or(o.revision, current)
 		c.answer(o)
 	}
 }

@@ -148,7 +148,7 @@ func (i *installation) configuration() error {
 	}
 	i.faults(settings)
 	slices.SortStableFunc(i.found, inOrder)
-	i.data, i.noGateway = settings.DataDir(), !cfg.Cluster.RunsGateway()
+	i.data, i.noGateway = settings.DataDir(), !cfg.Cluster.Has(config.Gateway)
 	if source := sources["data-dir"]; source != "" {
 		i.add(Changes, i.where(source, settings), "data-dir", "kedge makes files of its own: give it another folder than k3s's.")
 	}

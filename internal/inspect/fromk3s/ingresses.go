@@ -1,6 +1,7 @@
 package fromk3s
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 
@@ -21,9 +22,7 @@ var ingressAnnotations = []string{"traefik.ingress.kubernetes.io/", "nginx.ingre
 // that it stores a class.
 func judgeIngress(ingress *unstructured.Unstructured) (Result, string) {
 	class, _, _ := unstructured.NestedString(ingress.Object, "spec", "ingressClassName")
-	if class == "" {
-		class = ingress.GetAnnotations()["kubernetes.io/ingress.class"]
-	}
+	class = cmp.Or(class, ingress.GetAnnotations()["kubernetes.io/ingress.class"])
 	var says []string
 	if class == traefik {
 		says = append(says, "The gateway serves the class "+config.GatewayClass+". Set gateway-ingress-classes: "+traefik+" in kedge's configuration, or ingressClassName: "+config.GatewayClass+" here.")

@@ -45,42 +45,37 @@ func (s *Settings) Routes() []localapi.Route {
 }
 
 // AskPrint asks the kedge on this host for its configuration.
-func AskPrint(ctx context.Context, kedge *localapi.Client) (answer Printed, err error) {
-	err = kedge.Ask(ctx, localapi.Settings, nil, &answer)
-	return answer, err
+func AskPrint(ctx context.Context, kedge *localapi.Client) (Printed, error) {
+	return localapi.Ask[Printed](ctx, kedge, localapi.Settings, nil)
 }
 
 // AskReload asks the kedge on this host to read its configuration again. It returns what
 // changed, and what only a restart changes.
 func AskReload(ctx context.Context, kedge *localapi.Client) ([]string, error) {
-	var answer reloaded
-	err := kedge.Ask(ctx, localapi.ReloadSettings, nil, &answer)
+	answer, err := localapi.Ask[reloaded](ctx, kedge, localapi.ReloadSettings, nil)
 	return answer.Changes, err
 }
 
 // AskLevels asks the kedge on this host to log at the levels in words, if there are any,
 // until it restarts or reads its configuration again. It returns the levels in use then.
 func AskLevels(ctx context.Context, kedge *localapi.Client, words []string) ([]string, error) {
-	var answer levels
 	if len(words) == 0 {
-		err := kedge.Ask(ctx, localapi.LogLevels, nil, &answer)
+		answer, err := localapi.Ask[levels](ctx, kedge, localapi.LogLevels, nil)
 		return answer.Words, err
 	}
-	err := kedge.Ask(ctx, localapi.SetLogLevels, levels{words}, &answer)
+	answer, err := localapi.Ask[levels](ctx, kedge, localapi.SetLogLevels, levels{words})
 	return answer.Words, err
 }
 
 // AskGoroutines returns the stacks of all goroutines of the kedge on this host, as text.
 func AskGoroutines(ctx context.Context, kedge *localapi.Client) ([]byte, error) {
-	var answer profiled
-	err := kedge.Ask(ctx, localapi.Goroutines, nil, &answer)
+	answer, err := localapi.Ask[profiled](ctx, kedge, localapi.Goroutines, nil)
 	return answer.Data, err
 }
 
 // AskHeap returns a heap profile of the kedge on this host, for `go tool pprof`.
 func AskHeap(ctx context.Context, kedge *localapi.Client) ([]byte, error) {
-	var answer profiled
-	err := kedge.Ask(ctx, localapi.Heap, nil, &answer)
+	answer, err := localapi.Ask[profiled](ctx, kedge, localapi.Heap, nil)
 	return answer.Data, err
 }
 

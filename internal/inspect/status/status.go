@@ -125,10 +125,10 @@ func (c *Config) report(ctx context.Context, _ localapi.Nothing) (Report, error)
 }
 
 // Fetch asks the kedge that runs on this host for its report. Its errors are those of
-// Client.Ask.
+// localapi.Ask.
 func Fetch(ctx context.Context, kedge *localapi.Client) (*Report, error) {
-	var report Report
-	if err := kedge.Ask(ctx, localapi.Status, nil, &report); err != nil {
+	report, err := localapi.Ask[Report](ctx, kedge, localapi.Status, nil)
+	if err != nil {
 		return nil, err
 	}
 	return &report, nil

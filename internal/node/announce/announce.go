@@ -31,6 +31,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 	coordinationclient "k8s.io/client-go/kubernetes/typed/coordination/v1"
 	"k8s.io/utils/ptr"
+
+	"github.com/kedge-dev/kedge/internal/base/loop"
 )
 
 // These times make another host answer less than 5 s after the holder has died: it takes
@@ -105,7 +107,7 @@ type Contender struct {
 	log *logrus.Entry
 
 	// changed receives when there is a newer Lease.
-	changed chan struct{}
+	changed loop.Changes
 	mu      sync.Mutex
 	// lease is the newest that was seen, and seen is when its last renewal was seen.
 	lease *coordinationv1.Lease
@@ -131,7 +133,7 @@ type Contender struct {
 
 // New makes a Contender.
 func New(cfg Config) *Contender {
-	return &Contender{cfg: cfg, log: cfg.Log.WithField("address", cfg.Address), changed: make(chan struct{}, 1)}
+	return &Contender{cfg: cfg, log: cfg.Log.WithField("address", cfg.Address), changed: loop.NewChanges()}
 }
 
 // See takes a version of the Lease that the caller has watched. delay is how long this host
@@ -141,7 +143,7 @@ func (c *Contender) See(lease *coordinationv1.Lease, delay time.Duration) {
 	defer c.mu.Unlock()
 	c.delay, c.behind, c.retire = delay, false, time.Time{}
 	c.take(lease)
-	c.wake()
+	c.changed.Notify()
 }
 
 // Retire makes the host leave the address to another one: it no longer may have it. New
@@ -153,15 +155,7 @@ func (c *Contender) Retire() {
 	defer c.mu.Unlock()
 	if c.retire.IsZero() {
 		c.retire = time.Now().Add(handover)
-		c.wake()
-	}
-}
-
-// wake makes Run look again.
-func (c *Contender) wake() {
-	select {
-	case c.changed <- struct{}{}:
-	default:
+		c.changed.Notify()
 	}
 }
 

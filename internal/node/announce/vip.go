@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/kedge-dev/kedge/internal/base/component"
+	"github.com/kedge-dev/kedge/internal/base/loop"
 )
 
 // This Lease is also named in /manifests/rbac.yaml.
@@ -46,10 +47,8 @@ func NewVIP(address netip.Addr, client *rest.Config, identity string) component.
 func runVIP(ctx context.Context, api kubernetes.Interface, cfg Config) {
 	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: vipNamespace, Name: vipLease}}
 	for ensure(ctx, cfg, lease) != nil {
-		select {
-		case <-ctx.Done():
+		if loop.Sleep(ctx, time.Second) != nil {
 			return
-		case <-time.After(time.Second):
 		}
 	}
 	contender := New(cfg)

@@ -321,10 +321,7 @@ func readRecord(file string) map[string]imported {
 func writeRecord(file string, record map[string]imported) error {
 	data, err := json.Marshal(record)
 	if err == nil {
-		err = os.WriteFile(file+".new", data, 0o600)
-	}
-	if err == nil {
-		err = os.Rename(file+".new", file)
+		err = datadir.WriteFile(file, data, 0o600)
 	}
 	if err != nil {
 		return fmt.Errorf("record preloaded images: %w", err)

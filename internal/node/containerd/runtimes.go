@@ -1,9 +1,9 @@
 package containerd
 
 import (
-	"os/exec"
-	"path/filepath"
 	"slices"
+
+	"github.com/kedge-dev/kedge/internal/base/host"
 )
 
 // runcType is the shim for runc and for every runtime with runc's command line.
@@ -58,14 +58,7 @@ func Runtimes() []Runtime { return findRuntimes(runtimeDirs) }
 func findRuntimes(dirs []string) []Runtime {
 	found := []Runtime{{Name: "runc", Type: runcType}}
 	for _, k := range known {
-		path, err := exec.LookPath(k.executable)
-		for _, dir := range dirs {
-			if err == nil {
-				break
-			}
-			path, err = exec.LookPath(filepath.Join(dir, k.executable))
-		}
-		if err == nil {
+		if path, err := host.LookPath(k.executable, dirs...); err == nil {
 			found = append(found, Runtime{Name: k.name, Type: k.kind, Path: path})
 		}
 	}

@@ -75,7 +75,7 @@ func (e *Endpoints) Run(ctx context.Context, ready func()) error {
 	}
 	defer end()
 
-	changes := objectcache.NewChanges()
+	changes := loop.NewChanges()
 	nodes, nodeSync := factory.Core().V1().Nodes().Lister(), factory.Core().V1().Nodes().Informer()
 	existing, sliceSync := factory.Discovery().V1().EndpointSlices().Lister(), factory.Discovery().V1().EndpointSlices().Informer()
 	// Adding a handler fails only on an informer that has stopped.

@@ -17,6 +17,7 @@ import (
 	mdns "github.com/miekg/dns"
 
 	"github.com/kedge-dev/kedge/internal/base/component"
+	"github.com/kedge-dev/kedge/internal/base/loop"
 )
 
 const (
@@ -58,10 +59,8 @@ func (n *nameservers) follow(ctx context.Context, interval time.Duration) {
 		}
 		for fault := n.fault(ctx, cause); fault != nil && ctx.Err() == nil; fault = n.fault(ctx, cause) {
 			component.Report(ctx, fault)
-			select {
-			case <-ctx.Done():
+			if loop.Sleep(ctx, interval) != nil {
 				return
-			case <-time.After(interval):
 			}
 		}
 		component.Report(ctx, nil)

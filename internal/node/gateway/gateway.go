@@ -79,7 +79,7 @@ type gateway struct {
 	// api is a fake in tests.
 	api kubernetes.Interface
 	// changes receives when there may be something to report.
-	changes objectcache.Changes
+	changes loop.Changes
 	serving serving
 	// told is true after the first update.
 	told  atomic.Bool
@@ -91,7 +91,7 @@ type gateway struct {
 
 // New returns the component of a node.
 func New(cfg Config) component.Component {
-	g := &gateway{cfg: cfg, log: logrus.WithField("component", Name), changes: objectcache.NewChanges()}
+	g := &gateway{cfg: cfg, log: logrus.WithField("component", Name), changes: loop.NewChanges()}
 	g.serving = serving{parts: func() (Requests, Sockets) { return cfg.Parts(g.podCIDRs) }, changed: g.changes.Notify}
 	return g
 }
@@ -199,8 +199,5 @@ func (g *gateway) leave(ctx context.Context) {
 		return
 	}
 	g.serving.drain()
-	select {
-	case <-time.After(g.cfg.Notice):
-	case <-ctx.Done():
-	}
+	_ = loop.Sleep(ctx, g.cfg.Notice)
 }

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/kedge-dev/kedge/internal/base/loop"
 )
 
 // A refused read is repeated after firstWait, then after twice that, and so on while the wait is
@@ -51,10 +53,8 @@ func (p patience) RoundTrip(request *http.Request) (*http.Response, error) {
 		// The body is read to its end, so that the connection can be used again.
 		_, _ = io.Copy(io.Discard, response.Body)
 		response.Body.Close()
-		select {
-		case <-time.After(wait):
-		case <-request.Context().Done():
-			return nil, request.Context().Err()
+		if err := loop.Sleep(request.Context(), wait); err != nil {
+			return nil, err
 		}
 		request = again
 	}

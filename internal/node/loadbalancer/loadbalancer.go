@@ -89,7 +89,7 @@ func (l *loadBalancer) Run(ctx context.Context, ready func()) error {
 		return err
 	}
 	defer end()
-	changes := objectcache.NewChanges()
+	changes := loop.NewChanges()
 	services, nodes := factory.Core().V1().Services(), factory.Core().V1().Nodes()
 	l.services, l.nodes = services.Lister(), nodes.Lister()
 	// Adding a handler fails only on an informer that has stopped.
@@ -107,7 +107,7 @@ func (l *loadBalancer) Run(ctx context.Context, ready func()) error {
 }
 
 // loop follows the changes until ctx ends.
-func (l *loadBalancer) loop(ctx context.Context, changes objectcache.Changes) {
+func (l *loadBalancer) loop(ctx context.Context, changes loop.Changes) {
 	announcing := &announcing{loadBalancer: l}
 	defer announcing.stop()
 	// It is forbidden if the servers have disabled servicelb since this node started.

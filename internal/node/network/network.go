@@ -21,6 +21,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/kedge-dev/kedge/internal/base/config"
+	"github.com/kedge-dev/kedge/internal/base/loop"
 	"github.com/kedge-dev/kedge/internal/base/objectcache"
 )
 
@@ -111,7 +112,7 @@ func (n *Network) Run(ctx context.Context, ready func()) error {
 	}
 	defer end()
 	nodes := factory.Core().V1().Nodes()
-	changed := objectcache.NewChanges()
+	changed := loop.NewChanges()
 	if _, err := nodes.Informer().AddEventHandler(objectcache.Handler(changed, nil, isSame)); err != nil {
 		return fmt.Errorf("watch nodes: %w", err)
 	}

@@ -50,7 +50,6 @@ import (
 
 	"github.com/kedge-dev/kedge/internal/base/loop"
 	"github.com/kedge-dev/kedge/internal/base/netpolicy"
-	"github.com/kedge-dev/kedge/internal/base/objectcache"
 	"github.com/kedge-dev/kedge/internal/base/published"
 )
 
@@ -101,7 +100,7 @@ type Policy struct {
 	// news tells those that wait that told, listed or the rules have changed.
 	news published.Value[struct{}]
 	// again receives when the kernel could not be brought up to date.
-	again objectcache.Changes
+	again loop.Changes
 }
 
 // kernel is what this process has written to the kernel.
@@ -118,7 +117,7 @@ func New(cfg Config) *Policy {
 	return &Policy{
 		cfg: cfg, log: logrus.WithField("component", Name), patience: patience,
 		model: newModel(), sandboxes: map[string]netpolicy.Sandbox{},
-		again: objectcache.NewChanges(),
+		again: loop.NewChanges(),
 	}
 }
 

@@ -69,7 +69,7 @@ type upgrader struct {
 	api   kubernetes.Interface
 	nodes corelisters.NodeLister
 	// changes receives when there may be something to report.
-	changes objectcache.Changes
+	changes loop.Changes
 	// record is the one of the last trial.
 	record trial.Record
 
@@ -86,7 +86,7 @@ func New(cfg Config) component.Component { return newUpgrader(cfg) }
 
 func newUpgrader(cfg Config) *upgrader {
 	return &upgrader{
-		cfg: cfg, log: logrus.WithField("component", Name), anew: nodeobject.Anew(), changes: objectcache.NewChanges(), end: func() {},
+		cfg: cfg, log: logrus.WithField("component", Name), anew: nodeobject.Anew(), changes: loop.NewChanges(), end: func() {},
 	}
 }
 

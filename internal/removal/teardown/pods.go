@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kedge-dev/kedge/internal/base/host"
+	"github.com/kedge-dev/kedge/internal/base/loop"
 )
 
 // patience is how long killed processes may take to end. Processes in uninterruptible
@@ -219,10 +220,5 @@ func pause(ctx context.Context, deadline time.Time) error {
 	if time.Now().After(deadline) {
 		return errors.New("timed out")
 	}
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-time.After(50 * time.Millisecond):
-		return nil
-	}
+	return loop.Sleep(ctx, 50*time.Millisecond)
 }

@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kedge-dev/kedge/internal/base/loop"
 	"github.com/kedge-dev/kedge/internal/throwaway/clusters"
 )
 
@@ -49,10 +50,8 @@ func End(ctx context.Context, store clusters.Store, cluster clusters.Known) erro
 			return fmt.Errorf("the keeper of cluster %s (process %d) did not end within %s. Look at its log, then run `kill -9 %d`: the next kedge cluster command removes what is left",
 				cluster.Name, cluster.Keeper, endPatience, cluster.Keeper)
 		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(endPause):
+		if err := loop.Sleep(ctx, endPause); err != nil {
+			return err
 		}
 	}
 }

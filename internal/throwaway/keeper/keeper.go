@@ -23,6 +23,7 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/config"
 	"github.com/kedge-dev/kedge/internal/base/datadir"
 	"github.com/kedge-dev/kedge/internal/base/host"
+	"github.com/kedge-dev/kedge/internal/base/loop"
 	"github.com/kedge-dev/kedge/internal/throwaway/clusters"
 	"github.com/kedge-dev/kedge/internal/throwaway/egress"
 	"github.com/kedge-dev/kedge/internal/throwaway/hosts"
@@ -237,10 +238,8 @@ func attach(ctx context.Context, name string, try func() error) error {
 		if !errors.Is(err, unix.EEXIST) {
 			return err
 		}
-		select {
-		case <-ctx.Done():
+		if loop.Sleep(ctx, attachPause) != nil {
 			return errEarly
-		case <-time.After(attachPause):
 		}
 	}
 	return fmt.Errorf("this host has an interface %s, which belongs to no cluster that runs. Look at it with `ip link show %s`, and remove it with `sudo ip link delete %s`", name, name, name)

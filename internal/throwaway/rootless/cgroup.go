@@ -1,6 +1,7 @@
 package rootless
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"os/exec"
@@ -51,10 +52,7 @@ func enterCgroup() error {
 func RuntimeFolder() string { return runtimeFolder(os.Getenv("XDG_RUNTIME_DIR"), os.Geteuid()) }
 
 func runtimeFolder(named string, user int) string {
-	if named != "" {
-		return named
-	}
-	return fmt.Sprint("/run/user/", user)
+	return cmp.Or(named, fmt.Sprint("/run/user/", user))
 }
 
 // unified returns the cgroup of version 2 in the text of /proc/self/cgroup, if this host has no other: cgroups(7).

@@ -21,6 +21,7 @@ import (
 	"k8s.io/client-go/restmapper"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"github.com/kedge-dev/kedge/internal/base/loop"
 	"github.com/kedge-dev/kedge/internal/throwaway/keeper"
 )
 
@@ -112,10 +113,8 @@ func (o *Options) waitReady(ctx context.Context, kubeconfig string, objects []*u
 			for _, news := range told.look(ctx, api.pods) {
 				o.Note(news)
 			}
-			select {
-			case <-ctx.Done():
+			if loop.Sleep(ctx, lookPause) != nil {
 				return fmt.Errorf("wait for %s, which is not ready (%s): %w", describe(object), why+told.text(), context.Cause(ctx))
-			case <-time.After(lookPause):
 			}
 		}
 	}

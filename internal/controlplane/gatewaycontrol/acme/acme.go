@@ -51,7 +51,7 @@ import (
 	gwv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"github.com/kedge-dev/kedge/internal/base/events"
-	"github.com/kedge-dev/kedge/internal/base/objectcache"
+	"github.com/kedge-dev/kedge/internal/base/loop"
 	"github.com/kedge-dev/kedge/internal/controlplane/gatewaycontrol/hosts"
 )
 
@@ -128,7 +128,7 @@ type Manager struct {
 	cfg Config
 	log *logrus.Entry
 	// changed receives when there is something to look at.
-	changed objectcache.Changes
+	changed loop.Changes
 	// now and settle are replaced by tests.
 	now    func() time.Time
 	settle time.Duration
@@ -157,7 +157,7 @@ type news struct {
 func New(cfg Config) *Manager {
 	cfg.Directory = cmp.Or(cfg.Directory, LetsEncrypt)
 	return &Manager{
-		cfg: cfg, log: logrus.WithField("component", "gateway"), changed: objectcache.NewChanges(), now: time.Now, settle: settleTime,
+		cfg: cfg, log: logrus.WithField("component", "gateway"), changed: loop.NewChanges(), now: time.Now, settle: settleTime,
 		attempts: map[name]*attempt{}, running: map[types.NamespacedName]*certificate{}, told: map[news]bool{},
 		budgets: map[string]flowcontrol.PassiveRateLimiter{},
 	}
@@ -179,10 +179,8 @@ func (m *Manager) Run(ctx context.Context) {
 	defer running.Wait()
 	// Challenges of a server that was elected before have no order any more.
 	for m.takeOver(ctx) != nil {
-		select {
-		case <-ctx.Done():
+		if loop.Sleep(ctx, time.Second) != nil {
 			return
-		case <-time.After(time.Second):
 		}
 	}
 	timer := time.NewTimer(time.Hour)

@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/crypto/acme"
 
+	"github.com/kedge-dev/kedge/internal/base/loop"
 	"github.com/kedge-dev/kedge/internal/base/routing"
 )
 
@@ -123,10 +124,8 @@ func (m *Manager) authorize(ctx context.Context, client *acme.Client, c *certifi
 	if err := m.publish(ctx, challenges); err != nil {
 		return err
 	}
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-time.After(m.settle):
+	if err := loop.Sleep(ctx, m.settle); err != nil {
+		return err
 	}
 	for _, challenge := range chosen {
 		if _, err := client.Accept(ctx, challenge); err != nil {

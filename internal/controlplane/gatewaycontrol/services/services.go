@@ -17,6 +17,7 @@ import (
 	corelisters "k8s.io/client-go/listers/core/v1"
 	discoverylisters "k8s.io/client-go/listers/discovery/v1"
 
+	"github.com/kedge-dev/kedge/internal/base/loop"
 	"github.com/kedge-dev/kedge/internal/base/objectcache"
 	"github.com/kedge-dev/kedge/internal/controlplane/gatewaycontrol/faults"
 	"github.com/kedge-dev/kedge/internal/controlplane/gatewaycontrol/front"
@@ -32,7 +33,7 @@ type Config struct {
 	// says of itself.
 	Owner func(netip.Addr) (node string, found bool)
 	// Changes receives when Sync must be called again.
-	Changes objectcache.Changes
+	Changes loop.Changes
 }
 
 // Keeper keeps Services and EndpointSlices in step with fronts. One goroutine uses it.

@@ -20,6 +20,7 @@ import (
 	netlisters "k8s.io/client-go/listers/networking/v1"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/kedge-dev/kedge/internal/base/loop"
 	"github.com/kedge-dev/kedge/internal/base/objectcache"
 	"github.com/kedge-dev/kedge/internal/controlplane/gatewaycontrol/certificates"
 )
@@ -33,7 +34,7 @@ type Config struct {
 	// Pools says that kedge gives Services addresses of LoadBalancerPools.
 	Pools bool
 	// Changes receives when an object has changed that may matter.
-	Changes objectcache.Changes
+	Changes loop.Changes
 }
 
 // Sources watches objects. One goroutine uses it.

@@ -25,6 +25,7 @@ import (
 	"time"
 
 	"github.com/kedge-dev/kedge/internal/base/datadir"
+	"github.com/kedge-dev/kedge/internal/base/loop"
 	"github.com/kedge-dev/kedge/internal/base/upgrades"
 	"github.com/kedge-dev/kedge/internal/cluster/executables"
 )
@@ -58,8 +59,18 @@ type Source struct {
 	wait, silence time.Duration
 }
 
-// ReadKey returns the content of KeyFile, or nil if there is none.
-func ReadKey(path string) ([]byte, error) {
+// Open returns the source with a URL, DefaultSource if it is empty. If there is a keyFile, which is
+// KeyFile except in tests, its key must have signed the releases. Otherwise Open refuses http://.
+func Open(base, keyFile string) (*Source, error) {
+	key, err := readKey(keyFile)
+	if err != nil {
+		return nil, err
+	}
+	return newSource(base, key)
+}
+
+// readKey returns the content of a file with a key, or nil if there is none.
+func readKey(path string) ([]byte, error) {
 	key, err := datadir.ReadText(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -67,9 +78,8 @@ func ReadKey(path string) ([]byte, error) {
 	return key, err
 }
 
-// New returns the source with a URL, DefaultSource if it is empty. key is what ReadKey returns.
-// Without a key, New refuses http://.
-func New(base string, key []byte) (*Source, error) {
+// newSource is Open with the key that readKey returns.
+func newSource(base string, key []byte) (*Source, error) {
 	s := &Source{base: strings.TrimSuffix(cmp.Or(base, DefaultSource), "/"), wait: time.Second, silence: executables.Silence}
 	// An empty file is not a key, and parseKey refuses it. Otherwise releases would not be checked.
 	if key != nil {
@@ -269,10 +279,8 @@ func (s *Source) get(ctx context.Context, address string, read func(io.Reader) e
 		if !again || attempt == attempts {
 			return fmt.Errorf("get %s: %w", shown(address), err)
 		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(wait):
+		if err := loop.Sleep(ctx, wait); err != nil {
+			return err
 		}
 	}
 }

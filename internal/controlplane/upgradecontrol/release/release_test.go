@@ -70,7 +70,7 @@ func newSite(t *testing.T, secure bool) *site {
 // source returns the source of the site.
 func (s *site) source(t *testing.T, key []byte) *Source {
 	t.Helper()
-	source, err := New(s.URL+"/", key)
+	source, err := newSource(s.URL+"/", key)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -202,7 +202,7 @@ func TestSilence(t *testing.T) {
 		<-r.Context().Done()
 	}))
 	defer server.Close()
-	source, err := New(server.URL, nil)
+	source, err := newSource(server.URL, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -295,19 +295,19 @@ func TestNew(t *testing.T) {
 		"a key of Ed25519":  {"https://192.0.2.1", publicKey(t, ed), "RSA or ECDSA"},
 		"a URL with a path": {"https://192.0.2.1/a/b/", nil, ""},
 	} {
-		_, err := New(test.base, test.key)
+		_, err := newSource(test.base, test.key)
 		if test.want == "" && err != nil || test.want != "" && (err == nil || !strings.Contains(err.Error(), test.want)) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
 	path := filepath.Join(t.TempDir(), "release.pem")
-	if key, err := ReadKey(path); key != nil || err != nil {
+	if key, err := readKey(path); key != nil || err != nil {
 		t.Errorf("no key: %q, %v", key, err)
 	}
 	if err := os.WriteFile(path, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if key, err := ReadKey(path); key == nil || err != nil {
+	if key, err := readKey(path); key == nil || err != nil {
 		t.Errorf("an empty key is %v, %v, as if there was none", key, err)
 	}
 }
@@ -336,7 +336,7 @@ func TestPasswords(t *testing.T) {
 		t.Errorf("a channel: %v", err)
 	}
 	for _, base := range []string{"http://user:secret@192.0.2.1", "ftp://user:secret@192.0.2.1", "https://user:secret@[", "https://user:secret@192.0.2.1/%zz"} {
-		if _, err := New(base, nil); err == nil || strings.Contains(err.Error(), "secret") {
+		if _, err := newSource(base, nil); err == nil || strings.Contains(err.Error(), "secret") {
 			t.Errorf("%s: %v", base, err)
 		}
 	}

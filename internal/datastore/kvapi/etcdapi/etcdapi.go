@@ -183,6 +183,17 @@ type Fault interface {
 	GRPCStatus() *status.Status
 }
 
+// AnswerFaults is a Config.Answer. It turns every Fault, also one that is disguised, into a plain status
+// for the client.
+func AnswerFaults(ctx context.Context, request any, _ *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
+	response, err := handle(ctx, request)
+	var fault Fault
+	if errors.As(err, &fault) {
+		return nil, fault.GRPCStatus().Err()
+	}
+	return response, err
+}
+
 // discreet wraps the backend for kine's server. That server logs each failed
 // request, with the values of Secrets in it, unless the error is a cancellation
 // (pkg/server/kv.go). discreet also notes how long requests take, except

@@ -4,6 +4,7 @@
 package lists
 
 import (
+	"cmp"
 	"context"
 
 	"github.com/k3s-io/kine/pkg/server"
@@ -33,9 +34,7 @@ func Stream(ctx context.Context, list List, key, end string, limit, revision int
 	}
 	asked := next()
 	current, kvs, err := list(ctx, key, end, asked, revision, keysOnly)
-	if revision == 0 {
-		revision = current
-	}
+	revision = cmp.Or(revision, current)
 	out, failed := make(chan *server.KeyValue), make(chan error, 1)
 	go func() {
 		defer close(failed)

@@ -46,14 +46,14 @@ type capacities struct {
 	api kubernetes.Interface
 	log *logrus.Entry
 	// look receives when the free space is to be measured.
-	look objectcache.Changes
+	look loop.Changes
 
 	owner     metav1.OwnerReference                    // this node: the capacities are deleted with it
 	published map[string]*storagev1.CSIStorageCapacity // by name
 }
 
 func newCapacities(cfg Config, api kubernetes.Interface) *capacities {
-	return &capacities{Config: cfg, api: api, log: logrus.WithField("component", "capacities"), look: objectcache.NewChanges()}
+	return &capacities{Config: cfg, api: api, log: logrus.WithField("component", "capacities"), look: loop.NewChanges()}
 }
 
 // refresh makes Run measure the free space soon.

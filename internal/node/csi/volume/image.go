@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"runtime"
 	"slices"
 	"strconv"
@@ -17,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kedge-dev/kedge/internal/base/datadir"
+	"github.com/kedge-dev/kedge/internal/base/host"
 )
 
 // blockSize is the block size of all file systems in images, so that each can grow to any size.
@@ -28,12 +28,7 @@ var packages = map[string]string{"mkfs.ext4": "e2fsprogs", "e2fsck": "e2fsprogs"
 // program returns the path of a program for file systems. It also searches folders that are missing
 // in a user's PATH.
 func program(name string) (string, error) {
-	path, err := exec.LookPath(name)
-	for _, folder := range []string{"/usr/sbin", "/sbin"} {
-		if err != nil {
-			path, err = exec.LookPath(filepath.Join(folder, name))
-		}
-	}
+	path, err := host.LookPath(name, "/usr/sbin", "/sbin")
 	if err != nil {
 		return "", fmt.Errorf("%w: this host has no %s: install the package %s", ErrImpossible, name, packages[name])
 	}

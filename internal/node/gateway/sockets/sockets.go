@@ -26,6 +26,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kedge-dev/kedge/internal/base/host"
+	"github.com/kedge-dev/kedge/internal/base/loop"
 	"github.com/kedge-dev/kedge/internal/base/routing"
 	"github.com/kedge-dev/kedge/internal/node/gateway/dialing"
 )
@@ -69,7 +70,7 @@ type Sockets struct {
 	// streams counts the streams and sessions of UDP to the backends of each namespace.
 	streams  *shares
 	metrics  *metrics
-	changes  chan struct{}
+	changes  loop.Changes
 	backends encryptions
 	// state is the newest one. Connections find their backends in it.
 	state atomic.Pointer[routing.State]
@@ -142,7 +143,7 @@ func New(cfg Config) *Sockets {
 		requests:    newLimit(cfg.MaxConnections, cfg.MaxPerClient),
 		streams:     &shares{each: max(1, cfg.MaxConnections/namespaceShare)},
 		metrics:     newMetrics(cfg.Registerer),
-		changes:     make(chan struct{}, 1),
+		changes:     loop.NewChanges(),
 		open:        map[key]*entry{}, failed: map[key]string{}, certificates: certificates{},
 		endingPorts: map[string]int{},
 	}
@@ -191,7 +192,7 @@ func (s *Sockets) Run(ctx context.Context) {
 		s.closeLocked(key, e, 0)
 	}
 	s.mu.Unlock()
-	s.changed()
+	s.changes.Notify()
 	s.ending.Wait()
 }
 
@@ -223,13 +224,6 @@ func (s *Sockets) Listening() []string {
 
 // Changes receives a value after Listening has changed.
 func (s *Sockets) Changes() <-chan struct{} { return s.changes }
-
-func (s *Sockets) changed() {
-	select {
-	case s.changes <- struct{}{}:
-	default:
-	}
-}
 
 // reconcileLocked opens and closes sockets so that those of the state are open.
 func (s *Sockets) reconcileLocked() {
@@ -279,7 +273,7 @@ func (s *Sockets) reconcileLocked() {
 		s.retry = time.AfterFunc(retryInterval, s.tryAgain)
 	}
 	if changed {
-		s.changed()
+		s.changes.Notify()
 	}
 }
 

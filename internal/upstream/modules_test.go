@@ -55,10 +55,10 @@ var outsiders = []outsider{
 func (m modules) add(outsiders []outsider) error {
 	for _, o := range outsiders {
 		if version := m.version(o.path); version != "" {
-			return fmt.Errorf("a go.mod has %s %s: remove the module from outsiders in internal/upstream/modules.go", o.path, version)
+			return fmt.Errorf("a go.mod has %s %s: remove the module from outsiders in internal/upstream/modules_test.go", o.path, version)
 		}
 		if version := m.version(o.of); minor(version) != minor(o.version) && o.of != "" {
-			return fmt.Errorf("go.mod has %s %s, and outsiders in internal/upstream/modules.go has %s %s: write a version there that begins with %s",
+			return fmt.Errorf("go.mod has %s %s, and outsiders in internal/upstream/modules_test.go has %s %s: write a version there that begins with %s",
 				o.of, version, o.path, o.version, minor(version))
 		}
 		m["."] = append(m["."], module{path: o.path, version: o.version})
@@ -135,7 +135,7 @@ func (m modules) find(d directive) (module, string, error) {
 			return found, strings.TrimPrefix(d.path, found.path+"/"), nil
 		}
 	}
-	return module{}, "", fmt.Errorf("no go.mod has the module of %s: if kedge uses no package of it, add it to outsiders in internal/upstream/modules.go", d.path)
+	return module{}, "", fmt.Errorf("no go.mod has the module of %s: if kedge uses no package of it, add it to outsiders in internal/upstream/modules_test.go", d.path)
 }
 
 // near is higher for a folder that a file is below.
