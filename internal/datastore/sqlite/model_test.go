@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/k3s-io/kine/pkg/server"
 )
@@ -120,19 +121,27 @@ func (m *model) check(t *testing.T, b *Backend, key, end string, limit, revision
 type observer struct {
 	key, end string
 	from     int64
+	events   <-chan server.EventBatch
 	running  sync.WaitGroup
 	got      []*server.Event
 }
 
 func observe(b *Backend, key, end string, from int64) *observer {
-	o := &observer{key: key, end: end, from: from}
-	result := b.WatchRange(context.Background(), key, end, from)
+	o := &observer{key: key, end: end, from: from, events: b.WatchRange(context.Background(), key, end, from).Eventc}
 	o.running.Go(func() {
-		for batch := range result.Eventc {
+		for batch := range o.events {
 			o.got = append(o.got, batch.Events...)
 		}
 	})
 	return o
+}
+
+// keepUp waits for the goroutine of the observer, which a busy machine may not run for a while. The backend ends a
+// watch that lags far behind.
+func (o *observer) keepUp() {
+	for len(o.events) > 4 {
+		time.Sleep(time.Millisecond)
+	}
 }
 
 // check wants every event of the model once, and in order.
@@ -231,6 +240,9 @@ func TestModel(t *testing.T) {
 	for step := range 6000 {
 		r := ranges[rand.IntN(4)]
 		do(fmt.Sprintf("%s%d", r[0], rand.IntN(12)))
+		for _, o := range observers {
+			o.keepUp()
+		}
 		current := b.state.current()
 		some := ranges[rand.IntN(len(ranges))]
 		switch rand.IntN(100) {
