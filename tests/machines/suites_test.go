@@ -61,8 +61,8 @@ func (l *life) runSuite(t *testing.T, suite, program string) {
 			variables += fmt.Sprintf(" -E %s='%s'", name, value)
 		}
 	}
-	l.sh(t, fmt.Sprintf("systemd-run -q --unit=suite --no-block --collect %s -p Delegate=yes -p TasksMax=infinity -p StandardOutput=file:/var/log/suite -p StandardError=file:/var/log/suite "+
-		"-p WorkingDirectory=%s/tests/%s %s/%s -test.v -test.timeout=6h -test.parallel=2", variables, sourceTree, suite, sourceTree, program))
+	l.sh(t, fmt.Sprintf("systemd-run -q --unit=suite --no-block --collect %s -p Delegate=yes -p TasksMax=infinity -p StandardOutput=truncate:/var/log/suite -p StandardError=append:/var/log/suite "+
+		"-p WorkingDirectory=%s/tests/%s %s/%s -test.v -test.timeout=6h -test.parallel=1", variables, sourceTree, suite, sourceTree, program))
 	harness.Eventually(t, suitePatience, suite, func() error {
 		state, err := l.try("systemctl is-active suite")
 		if err == nil || strings.Contains(state, "activating") {
