@@ -7,7 +7,8 @@ ip route | sed 's/ *$//' | sort
 ip rule
 ip -6 rule
 echo "# mounts"
-cut -d ' ' -f 2,3 /proc/mounts | grep -v -E '^/run/(user|credentials)|^/proc/sys/fs/binfmt_misc' | sort
+# systemd mounts those of /sys when a kernel module is loaded.
+cut -d ' ' -f 2,3 /proc/mounts | grep -v -E '^/run/(user|credentials)|^/proc/sys/fs/binfmt_misc|^/sys/(fs/fuse/connections|kernel/config) ' | sort
 echo "# cgroups"
 # OpenRC keeps an empty one of each service that it has started. systemd does so in a container with version 1 alone, because
 # the kernel tells only the machine's own systemd that a cgroup has become empty.
@@ -37,11 +38,11 @@ echo "# kernel settings"
 # Those of a container are the machine's, and outlive its boots.
 [ "$(systemd-detect-virt)" = systemd-nspawn ] || sysctl -a 2>/dev/null | grep -E '^(vm\.(overcommit|panic)|kernel\.(panic|keys\.root)|net\.ipv[46]\.(ip_forward|conf\.all\.forwarding)|net\.bridge|net\.netfilter\.nf_conntrack_max)' | sort
 echo "# files"
-# What firewalls, NetworkManager, OpenRC and dpkg keep of their own is not of kedge.
+# What firewalls, iptables, NetworkManager, OpenRC and dpkg keep of their own is not of kedge.
 for folder in /etc /usr /opt /var /run /tmp /root /srv /boot /home; do
 	find "$folder" -xdev \( -path /var/log/journal -o -path /root/.kube -o -path /run/log -o -path /run/systemd -o -path /run/udev -o -path /run/user \
 		-o -path /run/credentials -o -path '/tmp/systemd-private*' -o -path '/var/tmp/systemd-private*' -o -path /var/lib/systemd \
-		-o -path /run/systemd/transient -o -path /var/backups \
+		-o -path /run/systemd/transient -o -path /run/xtables.lock -o -path /var/backups \
 		-o -path /usr/lib/rc/cache -o -path '/var/log/dmesg*' -o -path /var/log/firewalld -o -path /etc/firewalld -o -path /etc/ufw -o -path /var/lib/NetworkManager \) -prune -o -print
 done | sort
 find /etc/systemd/system /run/systemd/transient /run/systemd/system -mindepth 1 2>/dev/null | sort

@@ -71,7 +71,7 @@ func CheckHost(ctx context.Context, cfg CheckConfig) []Check {
 	} else {
 		checks = append(checks, checkFacts(facts)...)
 	}
-	checks = append(checks, checkKernel("/", facts.CgroupVersion)...)
+	checks = append(checks, checkKernel(ctx, "/", facts.CgroupVersion, tries)...)
 	checks = append(checks, checkStorage("/")...)
 	checks = append(checks, checkPorts(ctx, "/", cfg.Ports, cfg.Kedge)...)
 	firewall := Firewall{cfg.Ports, cfg.PodCIDRs, cfg.ServiceCIDRs}

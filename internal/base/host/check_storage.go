@@ -10,9 +10,12 @@ import (
 func checkStorage(root string) []Check {
 	const cost = "; without, claims wait unless their StorageClass is local-unlimited, or their disk has project quotas"
 	loop := Check{Group: "storage", Name: "loop devices", Result: OK}
-	if _, err := os.Stat(filepath.Join(root, "dev", "loop-control")); err != nil {
+	// The device may be there before its module, which the kernel then loads.
+	control, err := os.Open(filepath.Join(root, "dev", "loop-control"))
+	if err != nil {
 		loop.Result, loop.Detail, loop.Cost = Warn, "not there", "load the kernel module loop"+cost
 	}
+	control.Close()
 	mkfs := Check{Group: "storage", Name: "mkfs.ext4", Result: Warn, Detail: "not there", Cost: "install the package e2fsprogs" + cost}
 	for _, folder := range []string{"usr/sbin", "sbin", "usr/local/sbin", "usr/bin", "bin"} {
 		path := filepath.Join(root, folder, "mkfs.ext4")

@@ -64,23 +64,23 @@ func TestCheckKernel(t *testing.T) {
 	w := gzip.NewWriter(&config)
 	_, _ = w.Write([]byte("CONFIG_NAMESPACES=y\nCONFIG_VXLAN=m\n# CONFIG_VETH is not set\n"))
 	_ = w.Close()
-	checks := checkKernel(tree(t, map[string]string{"proc/sys/kernel/osrelease": "6.1.0\n", "proc/config.gz": config.String()}), 2)
+	checks := checkKernel(t.Context(), tree(t, map[string]string{"proc/sys/kernel/osrelease": "6.1.0\n", "proc/config.gz": config.String()}), 2, nil)
 	for name, want := range map[string]Result{"NAMESPACES": OK, "VXLAN": OK, "VETH": Fail, "WIREGUARD": Warn} {
 		if c := byName(t, checks, name); c.Result != want || c.Result != OK && c.Cost == "" {
 			t.Errorf("%+v, want %s and its cost", c, want)
 		}
 	}
-	checks = checkKernel(tree(t, map[string]string{"proc/sys/kernel/osrelease": "6.1.0\n"}), 2)
+	checks = checkKernel(t.Context(), tree(t, map[string]string{"proc/sys/kernel/osrelease": "6.1.0\n"}), 2, nil)
 	if len(checks) != 1 || checks[0].Result != Warn || !strings.Contains(checks[0].Detail, "6.1.0") {
 		t.Errorf("without a configuration of the kernel: got %+v, want one warning", checks)
 	}
-	checks = checkKernel(tree(t, map[string]string{"proc/sys/kernel/osrelease": "6.1.0\n", "boot/config-6.1.0": "CONFIG_VETH=y\n"}), 2)
+	checks = checkKernel(t.Context(), tree(t, map[string]string{"proc/sys/kernel/osrelease": "6.1.0\n", "boot/config-6.1.0": "CONFIG_VETH=y\n"}), 2, nil)
 	if c := byName(t, checks, "VETH"); c.Result != OK {
 		t.Errorf("with a configuration in /boot: got %+v, want OK", c)
 	}
 	for _, file := range configFiles[1:] {
 		file = strings.ReplaceAll(file, "%s", "6.1.0")
-		checks = checkKernel(tree(t, map[string]string{"proc/sys/kernel/osrelease": "6.1.0\n", file: "CONFIG_VETH=y\n"}), 2)
+		checks = checkKernel(t.Context(), tree(t, map[string]string{"proc/sys/kernel/osrelease": "6.1.0\n", file: "CONFIG_VETH=y\n"}), 2, nil)
 		if c := byName(t, checks, "configuration"); c.Result != OK || c.Detail != "/"+file {
 			t.Errorf("with %s: got %+v", file, c)
 		}
@@ -106,7 +106,7 @@ func TestCheckCgroups(t *testing.T) {
 	} {
 		checks := checkCgroups(test.facts)
 		version, controllers := byName(t, checks, "version"), byName(t, checks, "controllers")
-		cpuset := byName(t, checkKernel(kernel, test.facts.CgroupVersion), "CPUSETS")
+		cpuset := byName(t, checkKernel(t.Context(), kernel, test.facts.CgroupVersion, nil), "CPUSETS")
 		if version.Result != test.version || controllers.Result != test.controllers || cpuset.Result != test.cpuset ||
 			!strings.HasPrefix(version.Detail, test.detail) || !strings.Contains(version.Cost+controllers.Cost, test.cost) {
 			t.Errorf("%s: got %+v, %+v and %+v", name, version, controllers, cpuset)

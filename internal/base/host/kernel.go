@@ -3,11 +3,15 @@ package host
 import (
 	"bufio"
 	"compress/gzip"
+	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
 	"strings"
+
+	"golang.org/x/sys/unix"
 )
 
 // kernelOption is an option that the kernel is built with.
@@ -54,24 +58,35 @@ var kernelOptions = []kernelOption{
 	{"NET_SCH_INGRESS", 0, Warn, "limits on the bandwidth of pods do not hold"},
 }
 
-// checkKernel looks the options up in the kernel's configuration, where the
-// host has it. cgroups is the version of cgroups that pods get.
-func checkKernel(root string, cgroups int) []Check {
-	options, file, err := kernelConfig(root)
-	if err != nil {
-		return []Check{{Group: "kernel", Name: "configuration", Result: Warn, Detail: err.Error(),
-			Cost: "the kernel's features cannot be checked: run `modprobe configs` or copy the configuration to /boot, and check again"}}
+// checkKernel tries the options that tries has, unless this process may not, and looks up the others
+// in the kernel's configuration, where the host has it. cgroups is the version of cgroups that pods get.
+func checkKernel(ctx context.Context, root string, cgroups int, tries map[string]func(context.Context) error) []Check {
+	options, file, unknown := kernelConfig(root)
+	configuration := Check{Group: "kernel", Name: "configuration", Result: OK, Detail: file}
+	if unknown != nil {
+		configuration.Result, configuration.Detail = Warn, unknown.Error()
+		configuration.Cost = "other features of the kernel than the following cannot be checked: run `modprobe configs` or copy the configuration to /boot, and check again"
 	}
-	checks := []Check{{Group: "kernel", Name: "configuration", Result: OK, Detail: file}}
+	checks := []Check{configuration}
 	for _, option := range kernelOptions {
 		if option.cgroups != 0 && option.cgroups != cgroups {
 			continue
 		}
 		c := Check{Group: "kernel", Name: option.name, Result: OK}
-		switch options[option.name] {
-		case "y":
+		lack := errNotTried
+		if try := tries[option.name]; try != nil {
+			lack = try(ctx)
+		}
+		switch value := options[option.name]; {
+		case lack == nil:
+			c.Detail = "tried"
+		case !errors.Is(lack, errNotTried) && !errors.Is(lack, unix.EPERM):
+			c.Result, c.Detail, c.Cost = option.need, lack.Error(), option.cost
+		case unknown != nil:
+			continue
+		case value == "y":
 			c.Detail = "built in"
-		case "m":
+		case value == "m":
 			c.Detail = "module"
 		default:
 			c.Result, c.Detail, c.Cost = option.need, "missing", option.cost
@@ -80,6 +95,9 @@ func checkKernel(root string, cgroups int) []Check {
 	}
 	return checks
 }
+
+// errNotTried stands for the result of a try that does not exist.
+var errNotTried = errors.New("not tried")
 
 // configFiles are where distributions keep the configuration of the kernel with
 // the version that %s stands for: k8s.io/system-validators, kernel_validator.go,

@@ -141,6 +141,9 @@ func (c *Containerd) Run(ctx context.Context, ready func()) error {
 		return waitRuntime(ctx, cri.NewRuntimeServiceClient(conn))
 	})
 	end()
+	if err == nil {
+		err = interruptible(ctx, failed, func(ctx context.Context) error { return c.forgetHalfRemoved(ctx, client) })
+	}
 	preloading := c.newPreloader(client, cri.NewImageServiceClient(conn), found.snapshotter)
 	if err == nil {
 		err = interruptible(ctx, failed, preloading.importAll)

@@ -366,6 +366,40 @@ func TestNativeSnapshotter(t *testing.T) {
 	})
 }
 
+// TestMissingSnapshotter removes a pod while containerd does without overlayfs. Later starts do not know the pod any
+// more.
+func TestMissingSnapshotter(t *testing.T) {
+	inNode(t, func(t *testing.T, dir string) {
+		writeImages(t, dir)
+		n := startNode(t, dir)
+		pod := n.runPod()
+		if err := n.stop(syscall.SIGTERM); err != nil {
+			t.Errorf("containerd ended with %v: %s", err, n.log())
+		}
+
+		t.Setenv("KEDGE_TEST_SNAPSHOTTER", native)
+		write(t, dir+"/etc/drop-ins/without.toml", []byte(`disabled_plugins = ["io.containerd.snapshotter.v1.overlayfs"]`))
+		n = startNode(t, dir)
+		n.removePod(pod)
+		_ = n.stop(syscall.SIGTERM)
+
+		t.Setenv("KEDGE_TEST_SNAPSHOTTER", "")
+		write(t, dir+"/etc/drop-ins/without.toml", nil)
+		n = startNode(t, dir)
+		if log := n.log(); !strings.Contains(log, "Forgetting container "+pod.container) {
+			t.Errorf("the first start with overlayfs does not forget container %s:\n%s", pod.container, log)
+		}
+		_ = n.stop(syscall.SIGTERM)
+		n = startNode(t, dir)
+		if log := n.log(); strings.Contains(log, "level=error") || strings.Contains(log, "Forgetting") {
+			t.Errorf("the second start still knows the pod:\n%s", log)
+		}
+		if err := n.stop(syscall.SIGTERM); err != nil {
+			t.Errorf("containerd ended with %v: %s", err, n.log())
+		}
+	})
+}
+
 // pod is a pod in the host's network, so that no CNI is needed.
 type pod struct{ sandbox, container string }
 
