@@ -61,5 +61,6 @@ func refusesWithoutInet(t *testing.T, l *life) {
 			t.Errorf("kedge %s does not say how to do without nftables: %v\n%s", command, err, output)
 		}
 	}
-	l.sh(t, "/opt/kedge killall; rm -rf /opt/data /run/kedge")
+	l.sh(t, "/opt/kedge killall; rm -rf /opt/data")
+	l.reboot(t) // so that the modules are not there that kedge has loaded
 }
