@@ -5,7 +5,7 @@ ls /sys/class/net
 echo "# routes and rules"
 ip route | sed 's/ *$//' | sort
 ip rule
-ip -6 rule
+ip -6 rule 2>/dev/null # fails if the module ipv6 is not loaded yet
 echo "# mounts"
 # systemd mounts those of /sys when a kernel module is loaded.
 cut -d ' ' -f 2,3 /proc/mounts | grep -v -E '^/run/(user|credentials)|^/proc/sys/fs/binfmt_misc|^/sys/(fs/fuse/connections|kernel/config) ' | sort
