@@ -242,7 +242,7 @@ e2e: bin/kedge $(NEXT) $(BUILD)/busybox $(BUILD)/prometheus $(GOTESTSUM) $(call 
 	@scripts/need.sh nftables
 	KEDGE_BINARY=$(CURDIR)/bin/kedge KEDGE_NEXT=$(CURDIR)/$(NEXT) \
 		KEDGE_OLDER=$(CURDIR)/$(call older,$(OLDER)) KEDGE_OLDEST=$(CURDIR)/$(call older,$(OLDEST)) \
-		$(GOTEST_V) -p 3 -timeout 60m ./tests/e2e/...
+		$(GOTEST_V) -p 2 -parallel 2 -timeout 60m ./tests/e2e/...
 
 # The tests make the files of the machines that they run, with the rules below.
 MACHINES_TEST := KEDGE_BINARY=$(CURDIR)/bin/kedge $(GOTEST_V) -timeout 6h ./tests/machines

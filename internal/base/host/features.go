@@ -15,7 +15,7 @@ import (
 
 // tries try features of the kernel, by the names of their options. These features are often modules. A
 // configuration does not say whether a module is on the machine and may be loaded. A try returns nil if
-// the feature is there. It loads the same modules as a start of kedge.
+// the feature is there. The kernel loads the feature's module for it.
 var tries = map[string]func(context.Context) error{
 	"OVERLAY_FS":       loads("overlay"),
 	"BRIDGE_NETFILTER": loads("br_netfilter"),

@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestTries tries features that the configuration has as modules, and some that it does not mention. What this
-// process may not try is looked up.
+// TestTries believes a try, and not the configuration. Only if this process may not try a feature, the configuration
+// decides.
 func TestTries(t *testing.T) {
 	answers := func(err error) func(context.Context) error { return func(context.Context) error { return err } }
 	tries := map[string]func(context.Context) error{
@@ -34,7 +34,7 @@ func TestTries(t *testing.T) {
 	// A kernel whose configuration is not on the machine.
 	bare := checkKernel(t.Context(), t.TempDir(), 2, tries)
 	if len(bare) != 3 || bare[0].Result != Warn || byName(t, bare, "OVERLAY_FS").Result != Warn || byName(t, bare, "VXLAN").Result != OK {
-		t.Errorf("without a configuration: got %+v, want a warning and what could be tried", bare)
+		t.Errorf("without a configuration: got %+v, want a warning and the results of two tries", bare)
 	}
 }
 

@@ -65,7 +65,7 @@ func checkKernel(ctx context.Context, root string, cgroups int, tries map[string
 	configuration := Check{Group: "kernel", Name: "configuration", Result: OK, Detail: file}
 	if unknown != nil {
 		configuration.Result, configuration.Detail = Warn, unknown.Error()
-		configuration.Cost = "other features of the kernel than the following cannot be checked: run `modprobe configs` or copy the configuration to /boot, and check again"
+		configuration.Cost = "the next lines are all that can be checked without it: run `modprobe configs` or copy the configuration to /boot, and check again"
 	}
 	checks := []Check{configuration}
 	for _, option := range kernelOptions {

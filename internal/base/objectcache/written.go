@@ -23,8 +23,8 @@ type write[T any] struct {
 // forgotten.
 func (w *Written[T]) Turn() { w.last, w.now = w.now, map[types.UID]write[T]{} }
 
-// Get returns what was written over the version of an object that the cache has. is is false if
-// nothing was, or if the cache has a newer version.
+// Get returns what was written over the version of an object that the cache has. The second result
+// is false if nothing was written, or if the cache has a newer version.
 func (w *Written[T]) Get(cached metav1.Object) (value T, is bool) {
 	last, is := w.last[cached.GetUID()]
 	if !is || last.over != cached.GetResourceVersion() {

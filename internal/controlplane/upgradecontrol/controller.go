@@ -118,8 +118,8 @@ type term struct {
 	ask func(context.Context, question) answer
 	// changes receives when a node has changed, or when the resolver has an answer.
 	changes loop.Changes
-	// written are the Plans that were written last, until the cache has them. What another Plan
-	// may do follows from them, too.
+	// written are the Plans that were written last, until the cache has them. They also decide what
+	// other Plans may do.
 	written objectcache.Written[*upgrades.Plan]
 	now     func() time.Time
 	newID   func() string

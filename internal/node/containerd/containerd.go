@@ -142,7 +142,7 @@ func (c *Containerd) Run(ctx context.Context, ready func()) error {
 	})
 	end()
 	if err == nil {
-		err = interruptible(ctx, failed, func(ctx context.Context) error { return c.forgetHalfRemoved(ctx, client) })
+		err = interruptible(ctx, failed, func(ctx context.Context) error { return c.forgetHalfRemoved(ctx, client, config.Root) })
 	}
 	preloading := c.newPreloader(client, cri.NewImageServiceClient(conn), found.snapshotter)
 	if err == nil {

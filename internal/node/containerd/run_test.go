@@ -400,6 +400,26 @@ func TestMissingSnapshotter(t *testing.T) {
 	})
 }
 
+// TestMovedRoot moves containerd's folder by a drop-in. A restart must not forget the containers there.
+func TestMovedRoot(t *testing.T) {
+	inNode(t, func(t *testing.T, dir string) {
+		writeImages(t, dir)
+		write(t, dir+"/etc/drop-ins/moved.toml", []byte("root = \""+dir+"/moved\""))
+		n := startNode(t, dir)
+		pod := n.runPod()
+		pid := n.pid(pod.container)
+		_ = n.stop(syscall.SIGTERM)
+		n = startNode(t, dir)
+		if log := n.log(); strings.Contains(log, "Forgetting") || n.pid(pod.container) != pid {
+			t.Errorf("the container is not the one of before:\n%s", log)
+		}
+		n.removePod(pod)
+		if err := n.stop(syscall.SIGTERM); err != nil {
+			t.Errorf("containerd ended with %v: %s", err, n.log())
+		}
+	})
+}
+
 // pod is a pod in the host's network, so that no CNI is needed.
 type pod struct{ sandbox, container string }
 

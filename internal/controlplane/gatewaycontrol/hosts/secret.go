@@ -2,7 +2,6 @@ package hosts
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"maps"
 
@@ -11,6 +10,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+
+	"github.com/kedge-dev/kedge/internal/base/mergepatch"
 )
 
 // RecordName is the Secret with the Record. It has nothing that is secret. It is one because
@@ -33,12 +34,8 @@ func (o *Owners) WriteRecord(ctx context.Context, client typedcorev1.SecretsGett
 	if o == nil || len(changes) == 0 {
 		return nil
 	}
-	patch, err := json.Marshal(map[string]any{"data": changes})
-	if err != nil {
-		return fmt.Errorf("encode patch: %w", err)
-	}
 	secrets := client.Secrets(RecordName.Namespace)
-	_, err = secrets.Patch(ctx, RecordName.Name, types.MergePatchType, patch, metav1.PatchOptions{})
+	err := mergepatch.Send(ctx, secrets, RecordName.Name, map[string]any{"data": changes})
 	if apierrors.IsNotFound(err) {
 		maps.DeleteFunc(changes, func(_ string, value []byte) bool { return value == nil })
 		_, err = secrets.Create(ctx, &corev1.Secret{

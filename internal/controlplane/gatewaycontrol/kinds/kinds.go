@@ -65,10 +65,8 @@ func Watch(stage *objectcache.Stage, client dynamic.Interface, kind schema.Group
 			},
 		}, client),
 		ObjectType: &unstructured.Unstructured{},
-		Handler: cache.ResourceEventHandlerFuncs{
-			AddFunc: func(any) { changed() }, UpdateFunc: func(any, any) { changed() }, DeleteFunc: func(any) { changed() },
-		},
-		Transform: convert,
+		Handler:    objectcache.OnChange(func(any) { changed() }),
+		Transform:  convert,
 	})
 	stage.Go(controller.RunWithContext, controller.HasSyncedChecker().Done())
 	return store

@@ -90,9 +90,9 @@ func (k *Keeper) serviceOf(name types.NamespacedName) *corev1.Service {
 // Serves tells whether a node may serve a front.
 type Serves func(front types.NamespacedName, node string) bool
 
-// Sync writes what differs. It calls failed with each
-// error about one object, and with nil. It returns the faults of nodes that cannot serve, and fails if
-// it cannot know these. The Services come first, because nodes can listen only when these have ports.
+// Sync writes what differs. It calls failed with each error about one object, and with nil. It returns
+// the faults of nodes that cannot serve, and fails if it cannot know these. The Services come first,
+// because nodes can listen only when these have ports.
 func (k *Keeper) Sync(ctx context.Context, fronts []front.Front, serves Serves, failed func(error)) ([]faults.Fault, error) {
 	switch needed := slices.ContainsFunc(fronts, func(f front.Front) bool { return f.Name == front.Shared }); {
 	case !needed:

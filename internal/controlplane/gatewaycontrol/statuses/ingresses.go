@@ -3,7 +3,6 @@ package statuses
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
@@ -12,10 +11,10 @@ import (
 	netv1 "k8s.io/api/networking/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	networkingv1 "k8s.io/client-go/kubernetes/typed/networking/v1"
 
+	"github.com/kedge-dev/kedge/internal/base/mergepatch"
 	"github.com/kedge-dev/kedge/internal/base/servicelb"
 	"github.com/kedge-dev/kedge/internal/controlplane/gatewaycontrol/faults"
 	"github.com/kedge-dev/kedge/internal/controlplane/gatewaycontrol/front"
@@ -130,14 +129,10 @@ func sorted(objects map[*netv1.Ingress]bool) []*netv1.Ingress {
 }
 
 func (i *Ingresses) write(ctx context.Context, object *netv1.Ingress, addresses []netv1.IngressLoadBalancerIngress) error {
-	patch, err := json.Marshal(map[string]any{
+	err := mergepatch.Send(ctx, i.Client.Ingresses(object.Namespace), object.Name, map[string]any{
 		"metadata": map[string]any{"uid": object.UID, "resourceVersion": object.ResourceVersion},
 		"status":   map[string]any{"loadBalancer": map[string]any{"ingress": addresses}},
-	})
-	if err != nil {
-		return fmt.Errorf("encode patch: %w", err)
-	}
-	_, err = i.Client.Ingresses(object.Namespace).Patch(ctx, object.Name, types.MergePatchType, patch, metav1.PatchOptions{}, "status")
+	}, "status")
 	if err != nil {
 		return fmt.Errorf("write status of Ingress %s/%s: %w", object.Namespace, object.Name, err)
 	}

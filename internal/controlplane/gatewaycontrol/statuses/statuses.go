@@ -8,19 +8,17 @@ package statuses
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"slices"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/equality"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 
 	gwv1 "sigs.k8s.io/gateway-api/apis/v1"
 
+	"github.com/kedge-dev/kedge/internal/base/mergepatch"
 	"github.com/kedge-dev/kedge/internal/base/objectcache"
 	"github.com/kedge-dev/kedge/internal/controlplane/gatewaycontrol/compile"
 	"github.com/kedge-dev/kedge/internal/controlplane/gatewaycontrol/faults"
@@ -99,15 +97,11 @@ func (w *Writer) write(ctx context.Context, s status) (wrote bool, err error) {
 	if changes == nil || err != nil {
 		return false, err
 	}
-	patch, err := json.Marshal(map[string]any{
+	err = mergepatch.Send(ctx, w.Client.Resource(s.kind).Namespace(s.object.GetNamespace()), s.object.GetName(), map[string]any{
 		"metadata": map[string]any{"uid": s.object.GetUID(), "resourceVersion": s.object.GetResourceVersion()},
 		"status":   changes,
-	})
+	}, "status")
 	if err != nil {
-		return false, fmt.Errorf("encode patch: %w", err)
-	}
-	client := w.Client.Resource(s.kind).Namespace(s.object.GetNamespace())
-	if _, err := client.Patch(ctx, s.object.GetName(), types.MergePatchType, patch, metav1.PatchOptions{}, "status"); err != nil {
 		return false, fmt.Errorf("write status of %s %s/%s: %w", s.kind.Resource, s.object.GetNamespace(), s.object.GetName(), err)
 	}
 	return true, nil

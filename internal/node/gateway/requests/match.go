@@ -102,8 +102,8 @@ type question struct {
 	parameters url.Values
 }
 
-// fits tells whether a request fits. Of the path it looks only at a regular expression: find has looked
-// at the others.
+// fits tells whether a request fits. If the match has a path that is not a regular expression, find has
+// compared it already.
 func (m *match) fits(q *question) bool {
 	if m.expression != nil && !m.expression.MatchString(q.path) {
 		return false
