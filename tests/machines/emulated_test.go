@@ -1,6 +1,8 @@
 package machines
 
 import (
+	"fmt"
+	"net/netip"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -45,9 +47,15 @@ func (k emulated) command(l *life) *harness.Cmd {
 		"-kernel", l.base+".kernel", "-initrd", l.base+".initrd",
 		"-append", "root=/dev/vda rw net.ifnames=0 console="+emulator.console+" "+strings.Join(l.parameters, " "),
 		"-drive", "if=none,id=disk,cache=unsafe,file="+filepath.Join(l.folder, "changes"), "-device", "virtio-blk-pci,drive=disk",
-		"-netdev", "tap,id=net,script=no,downscript=no,ifname="+cable, "-device", "virtio-net-pci,netdev=net,romfile=",
+		"-netdev", "tap,id=net,script=no,downscript=no,ifname="+cable, "-device", "virtio-net-pci,netdev=net,romfile=,mac="+ethernet(l.address),
 		"-virtfs", "local,path="+l.tree+",mount_tag="+treeTag+",security_model=none", "-serial", "stdio", "-monitor", "none")
 	return l.host.Command(l.ctx, emulator.command[0], words...)
+}
+
+// ethernet returns an Ethernet address that belongs to an IPv4 address. Without it, all machines in qemu have the same one.
+func ethernet(address string) string {
+	ip := netip.MustParseAddr(address).As4()
+	return fmt.Sprintf("52:54:00:%02x:%02x:%02x", ip[1], ip[2], ip[3])
 }
 
 func (k emulated) booted(*testing.T, *life) {}
