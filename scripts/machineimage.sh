@@ -20,7 +20,7 @@ packages=udev,kmod,iproute2,procps,e2fsprogs,apparmor,nftables,dmsetup,curl,ca-c
 case $1- in *-openrc-*) init=openrc packages=$packages,openrc,sysvinit-core,socat ;; *) init=systemd packages=$packages,systemd-sysv,dbus,libpam-systemd,dbus-user-session,uidmap ;; esac
 case $1- in *-neighbours-*) packages=$packages,ufw,firewalld,docker.io,network-manager,systemd-resolved ;; esac
 case $1- in *-selinux-*) packages=$packages,selinux-basics,selinux-policy-default ;; esac
-case $1- in *-suites-*) packages=$packages,sqlite3,openssl,xfsprogs,fio,etcd-client,skopeo,nghttp2-client,nginx-light ;; esac
+case $1- in *-suites-*) packages=$packages,sqlite3,openssl,xfsprogs,fio,etcd-client,skopeo,nghttp2-client,nginx-light,postgresql,mariadb-server-core,mariadb-client-core ;; esac
 own=$(dpkg --print-architecture)
 architecture=$own kernel="" mirror=""
 case $1 in *-stock-*)

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 )
 
 // cableInterface is the name of both hosts' ends of a cable.
@@ -24,12 +25,12 @@ func Cable(t T, first, second *Host) (ofFirst, ofSecond netip.Addr) {
 }
 
 func cable(first, second *Host, ofFirst, ofSecond netip.Addr) error {
-	near, err := netlink.NewHandleAt(first.live.NS())
+	near, err := netlink.NewHandleAt(first.live.NS(), unix.NETLINK_ROUTE)
 	if err != nil {
 		return err
 	}
 	defer near.Close()
-	far, err := netlink.NewHandleAt(second.live.NS())
+	far, err := netlink.NewHandleAt(second.live.NS(), unix.NETLINK_ROUTE)
 	if err != nil {
 		return err
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
 
 	"github.com/kedge-dev/kedge/internal/throwaway/hosts"
 )
@@ -100,7 +101,7 @@ func (h *Host) LimitBandwidth(kilobits int) {
 
 // limitBandwidth limits what an interface sends: see tc-tbf(8).
 func limitBandwidth(ns netns.NsHandle, name string, kilobits int) error {
-	handle, err := netlink.NewHandleAt(ns)
+	handle, err := netlink.NewHandleAt(ns, unix.NETLINK_ROUTE)
 	if err != nil {
 		return err
 	}

@@ -29,7 +29,8 @@ var emulators = map[string]struct {
 }{
 	"amd64": {"qemu-system-x86", "ttyS0", []string{"qemu-system-x86_64", "-machine", "q35", "-cpu", "max,la57=off"}},
 	"arm64": {"qemu-system-arm", "ttyAMA0", []string{"qemu-system-aarch64", "-machine", "virt", "-cpu", "max,pauth-impdef=on"}},
-	"armhf": {"qemu-system-arm", "ttyAMA0", []string{"qemu-system-arm", "-machine", "virt"}},
+	// This kernel finds no PCI bus beyond 4 GiB.
+	"armhf": {"qemu-system-arm", "ttyAMA0", []string{"qemu-system-arm", "-machine", "virt,highmem=off"}},
 }
 
 func (k emulated) prepare(t *testing.T, l *life) {

@@ -61,7 +61,7 @@ func (l *life) runSuite(t *testing.T, suite, program string) {
 			variables += fmt.Sprintf(" -E %s='%s'", name, value)
 		}
 	}
-	l.sh(t, fmt.Sprintf("systemd-run -q --unit=suite --no-block --collect %s -p Delegate=yes -p TasksMax=infinity -p StandardOutput=truncate:/var/log/suite -p StandardError=append:/var/log/suite "+
+	l.sh(t, fmt.Sprintf("systemd-run -q --unit=suite --no-block --collect %s -p Delegate=yes -p TasksMax=infinity -p StandardOutput=truncate:/run/suite.log -p StandardError=append:/run/suite.log "+
 		"-p WorkingDirectory=%s/tests/%s %s/%s -test.v -test.timeout=6h -test.parallel=1", variables, sourceTree, suite, sourceTree, program))
 	harness.Eventually(t, suitePatience, suite, func() error {
 		state, err := l.try("systemctl is-active suite")
@@ -70,9 +70,9 @@ func (l *life) runSuite(t *testing.T, suite, program string) {
 		}
 		return nil
 	})
-	output := l.sh(t, "grep -E '^ *--- |^(PASS|FAIL|ok)|_test.go:' /var/log/suite | tail -c 20000")
+	output := l.sh(t, "grep -E '^ *--- |^(PASS|FAIL|ok)|_test.go:' /run/suite.log | tail -c 20000")
 	t.Log(output)
-	if last := l.sh(t, "tail -n 1 /var/log/suite"); last != "PASS" {
-		t.Errorf("%s failed:\n%s", suite, l.sh(t, "tail -c 20000 /var/log/suite"))
+	if last := l.sh(t, "tail -n 1 /run/suite.log"); last != "PASS" {
+		t.Errorf("%s failed:\n%s", suite, l.sh(t, "tail -c 20000 /run/suite.log"))
 	}
 }

@@ -303,10 +303,8 @@ func refusals(c *cluster.Cluster, name string) {
 		{"of another datastore", c.With(whole, "datastore", "etcd"), "of the kind etcd"},
 	} {
 		c.Log(test.name)
-		file := "/root/attempt.zst"
-		c.Cleanup(func() { _ = os.Remove(c.Server.Host.Path(file)) })
-		c.Server.Host.WriteFile(file, string(test.content))
-		refused(c, []string{test.want}, "restore", file)
+		c.Server.Host.WriteFile(cluster.Attempt, string(test.content))
+		refused(c, []string{test.want}, "restore", cluster.Attempt)
 	}
 	refused(c, []string{"there is no snapshot", "kedge snapshot list"}, "restore", "none")
 	refused(c, []string{"kedge is not running on this host", "systemctl start kedge"}, "save")

@@ -3,6 +3,7 @@ package cluster
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/json"
@@ -109,8 +110,10 @@ func (c *Cluster) SaveAndChange(host *harness.Host) *Saved {
 	if err != nil {
 		c.Fatal(err)
 	}
-	s.File = "/root/" + name // where all hosts have the machine's folder
-	c.Cleanup(func() { _ = os.Remove(host.Path(s.File)) })
+	// All hosts have this folder of the machine. Another test may save a snapshot of the same name.
+	folder := "/root/kedge-test-" + rand.Text()
+	s.File = filepath.Join(folder, name)
+	c.Cleanup(func() { _ = os.RemoveAll(host.Path(folder)) })
 	c.Server.Host.WriteFile(s.File, string(text))
 
 	c.each("change", func(name string) error {
@@ -149,6 +152,9 @@ func (c *Cluster) each(what string, do func(name string) error) {
 	working.Wait()
 }
 
+// Attempt is a file in a folder that each host has for itself.
+const Attempt = "/opt/attempt.zst"
+
 // Refusals checks that snapshots are refused on a stopped server: damaged ones, and those for another
 // server or for a datastore of the kind other.
 func (s *Saved) Refusals(other string) {
@@ -171,9 +177,8 @@ func (s *Saved) Refusals(other string) {
 		{"of another datastore", s.With(whole, "datastore", other), []string{"of the kind " + other + ", and this server's is "}},
 	} {
 		s.Log(test.name)
-		s.Cleanup(func() { _ = os.Remove(s.Server.Host.Path("/root/attempt.zst")) })
-		s.Server.Host.WriteFile("/root/attempt.zst", string(test.content))
-		s.RefusedSnapshot(s.Server.Host, test.want, "restore", "/root/attempt.zst")
+		s.Server.Host.WriteFile(Attempt, string(test.content))
+		s.RefusedSnapshot(s.Server.Host, test.want, "restore", Attempt)
 	}
 }
 
