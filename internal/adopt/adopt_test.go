@@ -22,6 +22,7 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/config"
 	"github.com/kedge-dev/kedge/internal/base/k3shost"
 	"github.com/kedge-dev/kedge/internal/controlplane/apiserver"
+	"github.com/kedge-dev/kedge/internal/datastore"
 	"github.com/kedge-dev/kedge/internal/datastore/etcd"
 	"github.com/kedge-dev/kedge/internal/datastore/sqlite"
 )
@@ -112,7 +113,7 @@ func unknown(t *testing.T, version, kind string) []byte {
 }
 
 // contents returns the present keys of an exported datastore.
-func contents(t *testing.T, export etcd.Export) map[string]*mvccpb.KeyValue {
+func contents(t *testing.T, export datastore.Export) map[string]*mvccpb.KeyValue {
 	t.Helper()
 	found := map[string]*mvccpb.KeyValue{}
 	_, _, err := export(t.Context(), func(e *mvccpb.Event) error {

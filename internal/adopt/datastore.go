@@ -65,7 +65,7 @@ func (a *adoption) takeObjects(ctx context.Context) error {
 }
 
 // source returns what reads k3s's datastore.
-func (a *adoption) source() (export etcd.Export, isEtcd bool, err error) {
+func (a *adoption) source() (export datastore.Export, isEtcd bool, err error) {
 	scratch := filepath.Join(string(a.made), "k3s")
 	member, file := a.k3s.server("db", "etcd"), a.k3s.server("db", "state.db")
 	_, missing := os.Stat(file)
@@ -105,7 +105,7 @@ func (a *adoption) source() (export etcd.Export, isEtcd bool, err error) {
 
 // take returns an Export of what the new server stores: the last value of each object
 // that is taken, and the key of its Secrets.
-func (a *adoption) take(ctx context.Context, export etcd.Export, o *objects) (etcd.Export, error) {
+func (a *adoption) take(ctx context.Context, export datastore.Export, o *objects) (datastore.Export, error) {
 	var keyName string
 	var sealed []byte
 	var encrypt value.Transformer

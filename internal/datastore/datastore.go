@@ -8,6 +8,7 @@ import (
 	"context"
 	"net"
 
+	"go.etcd.io/etcd/api/v3/mvccpb"
 	"go.etcd.io/etcd/client/v3/kubernetes"
 
 	"github.com/kedge-dev/kedge/internal/base/component"
@@ -45,6 +46,11 @@ type Datastore interface {
 	Health(context.Context) Health
 }
 
+// Export calls each with changes in the order of their revisions: with all that can be read from a datastore, or only with the
+// present values. It returns the current revision, and the revision below which nothing can be read. The changes have no
+// versions, and their leases are lifetimes in seconds.
+type Export func(ctx context.Context, each func(*mvccpb.Event) error) (revision, compacted int64, err error)
+
 // Snapshotter is a Datastore that can be saved while it is ready, and restored
 // while nothing runs on its data. Package snapshot calls it, and packs the file
 // that Save writes into a named snapshot with checksums.
@@ -57,6 +63,10 @@ type Snapshotter interface {
 	// meanwhile. Every change that was acknowledged before the call is in the
 	// file.
 	Save(ctx context.Context, file string) (revision int64, err error)
+
+	// Convert writes the present values that something else exports into file, as Save would. Nothing runs on the data,
+	// and Convert does not change them. The file must not exist.
+	Convert(ctx context.Context, export Export, file string) error
 
 	// LastRevision returns a revision that is not below any that the stored data
 	// ever handed out, or 0 if nothing is stored. While this method and those

@@ -15,5 +15,5 @@ func NewKeys(ctx context.Context, under []byte) (name string, sealed []byte, sec
 	if sealed, err = keys.seal(ctx, under); err != nil {
 		return "", nil, nil, err
 	}
-	return keyringKey, sealed, keys.transformer(), nil
+	return KeyringKey, sealed, keys.transformer(), nil
 }

@@ -10,7 +10,7 @@ import (
 // not be rewritten.
 func TestNewKeys(t *testing.T) {
 	name, sealed, secrets, err := NewKeys(t.Context(), []byte("under"))
-	if err != nil || name != keyringKey {
+	if err != nil || name != KeyringKey {
 		t.Fatalf("the entry is %s, %v", name, err)
 	}
 	of := value.DefaultContext("/registry/secrets/a/b")

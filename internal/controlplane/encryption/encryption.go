@@ -38,10 +38,12 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
+// KeyringKey is where the datastore has the keys.
+const KeyringKey = "/kedge/encryption/keys"
+
 const (
-	// keyringKey is where the datastore has the keys. serversPrefix is where it
-	// has what is known of the servers that can read them, by address.
-	keyringKey    = "/kedge/encryption/keys"
+	// serversPrefix is where the datastore has what is known of the servers that can read
+	// the keys, by address.
 	serversPrefix = "/kedge/encryption/servers/"
 	// healthKey is a key that kine stores in every new datastore, below the
 	// prefix.

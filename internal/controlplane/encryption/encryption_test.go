@@ -28,7 +28,7 @@ func TestNew(t *testing.T) {
 		e.mu.Lock()
 		secret := e.known.Keys[0].Secret
 		e.mu.Unlock()
-		if kept := c.stored(keyringKey); bytes.Contains(kept, secret[:]) || bytes.Contains(kept, []byte("secret")) {
+		if kept := c.stored(KeyringKey); bytes.Contains(kept, secret[:]) || bytes.Contains(kept, []byte("secret")) {
 			t.Errorf("the keys are stored as %q", kept)
 		}
 		if e.TransformerForResource(schema.GroupResource{Resource: "configmaps"}) != nil {

@@ -71,14 +71,14 @@ func (k *Keeper) Lead(ctx context.Context, ready func()) error {
 
 // awaitChange waits until the keys are newer than revision.
 func (k *Keeper) awaitChange(ctx context.Context, revision int64) error {
-	answer, err := k.client.Get(ctx, keyringKey)
+	answer, err := k.client.Get(ctx, KeyringKey)
 	if err != nil || len(answer.Kvs) > 0 && answer.Kvs[0].ModRevision != revision {
 		return err
 	}
 	watching, cancel := context.WithCancel(ctx)
 	defer cancel()
 	// The watch does not begin at revision, which may be compacted.
-	if _, ok := <-k.client.Watch(watching, keyringKey, clientv3.WithRev(answer.Header.Revision+1)); !ok {
+	if _, ok := <-k.client.Watch(watching, KeyringKey, clientv3.WithRev(answer.Header.Revision+1)); !ok {
 		_ = loop.Sleep(ctx, look)
 	}
 	return nil

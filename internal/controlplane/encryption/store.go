@@ -23,7 +23,7 @@ type known struct {
 // load reads the keys from the datastore. If several servers have the datastore,
 // a quorum of them confirms the answer, so it is not older than the question.
 func (e *Encryption) load(ctx context.Context) (known, error) {
-	answer, err := e.client.Get(ctx, keyringKey)
+	answer, err := e.client.Get(ctx, KeyringKey)
 	if err != nil {
 		return known{}, fmt.Errorf("ask the datastore for the keys of Secrets: %w", err)
 	}
@@ -62,7 +62,7 @@ func (e *Encryption) replace(ctx context.Context, before known, next keyring) (k
 	if err != nil {
 		return known{}, err
 	}
-	answer, err := putIf(ctx, e.client, keyringKey, string(sealed), before.revision)
+	answer, err := putIf(ctx, e.client, KeyringKey, string(sealed), before.revision)
 	if err != nil {
 		return known{}, fmt.Errorf("write the keys of Secrets to the datastore: %w", err)
 	}

@@ -11,25 +11,19 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	"go.etcd.io/etcd/client/pkg/v3/types"
 	"go.etcd.io/etcd/server/v3/etcdserver/api/membership"
-	"go.etcd.io/raft/v3/raftpb"
 	"go.uber.org/zap"
 
 	"github.com/kedge-dev/kedge/internal/base/datadir"
+	"github.com/kedge-dev/kedge/internal/datastore"
 	"github.com/kedge-dev/kedge/internal/datastore/kvapi/sizes"
 )
-
-// Export calls each with every change that can be read from a datastore, in the
-// order of revisions. It returns the current revision, and the revision below which
-// nothing can be read. The changes have no versions, and their leases are lifetimes
-// in seconds.
-type Export func(ctx context.Context, each func(*mvccpb.Event) error) (revision, compacted int64, err error)
 
 // Migrate makes the first member of a cluster that continues another datastore,
 // with its keys, revisions and leases. The member is complete and on the disk
 // before one rename puts it into place. Until then an error or a crash leaves
 // nothing that counts as a member. If there is a member, Migrate only removes
 // leftovers, so it can be called again after an interruption.
-func Migrate(ctx context.Context, cfg Config, export Export) (err error) {
+func Migrate(ctx context.Context, cfg Config, export datastore.Export) (err error) {
 	made := filepath.Join(cfg.Dir, "migrating")
 	defer func() { err = errors.Join(err, os.RemoveAll(made)) }()
 	if Exists(cfg.Dir) {
@@ -58,7 +52,10 @@ func Migrate(ctx context.Context, cfg Config, export Export) (err error) {
 		return err
 	}
 	large := sizes.NewObjects(most)
-	if err := fill(ctx, database(made), self, state, noting(large, export)); err != nil {
+	err = fill(ctx, database(made), noting(large, export), func(f *filler, compacted int64) error {
+		return f.addMember(self, state, compacted)
+	})
+	if err != nil {
 		return err
 	}
 	if err := large.Err(allowMore); err != nil {
@@ -85,7 +82,7 @@ func (m *Member) clusterOfOne(logger *zap.Logger, name string) (*membership.Raft
 const allowMore = "Divide or delete them where they are now, or set etcd-arg: [max-request-bytes=%d] on all servers"
 
 // noting returns an export that also shows the changes to large.
-func noting(large *sizes.Objects, export Export) Export {
+func noting(large *sizes.Objects, export datastore.Export) datastore.Export {
 	return func(ctx context.Context, each func(*mvccpb.Event) error) (revision, compacted int64, err error) {
 		return export(ctx, func(event *mvccpb.Event) error {
 			large.Note(event)
@@ -94,9 +91,8 @@ func noting(large *sizes.Objects, export Export) Export {
 	}
 }
 
-// fill makes the database of a cluster's only member. state describes the member's
-// log.
-func fill(ctx context.Context, file string, self *membership.Member, state *raftpb.HardState, export Export) (err error) {
+// fill makes a database. At last it calls finish with the revision up to which all is compacted.
+func fill(ctx context.Context, file string, export datastore.Export, finish func(f *filler, compacted int64) error) (err error) {
 	// The database is synced once it is complete. Until then nobody needs it.
 	db, err := bolt.Open(file, 0o600, &bolt.Options{NoSync: true, NoGrowSync: true, NoFreelistSync: true, FreelistType: bolt.FreelistMapType})
 	if err != nil {
@@ -119,7 +115,7 @@ func fill(ctx context.Context, file string, self *membership.Member, state *raft
 		// revision.
 		compacted = revision
 	}
-	return written(errors.Join(f.addMember(self, state, compacted), f.commit()))
+	return written(errors.Join(finish(f, compacted), f.commit()))
 }
 
 // written explains an error of writing the database.

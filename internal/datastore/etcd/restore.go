@@ -18,6 +18,7 @@ import (
 
 	"github.com/kedge-dev/kedge/internal/base/datadir"
 	"github.com/kedge-dev/kedge/internal/cluster/join"
+	"github.com/kedge-dev/kedge/internal/datastore"
 	"github.com/kedge-dev/kedge/internal/datastore/kvapi/sizes"
 )
 
@@ -28,6 +29,11 @@ func (m *Member) LastRevision(context.Context) (int64, error) {
 	}
 	last, err := lastRevision(database(m.cfg.Dir))
 	return last + unwritten, err
+}
+
+// Convert implements datastore.Snapshotter.
+func (m *Member) Convert(ctx context.Context, export datastore.Export, file string) error {
+	return fill(ctx, file, export, (*filler).addCompacted)
 }
 
 // Prepared returns where Prepare puts the restored member.

@@ -112,10 +112,15 @@ func (f *filler) addMember(self *membership.Member, state *raftpb.HardState, com
 		f.put(schema.Meta, schema.MetaConsistentIndexKeyName, number(int64(state.GetCommit()))),
 		f.put(schema.Meta, schema.MetaTermKeyName, number(int64(state.GetTerm()))),
 	)
-	if compacted > 0 {
-		err = errors.Join(err, f.put(schema.Meta, schema.FinishedCompactKeyName, revisionKey(compacted)))
+	return errors.Join(err, f.addCompacted(compacted))
+}
+
+// addCompacted says that all revisions up to one are compacted.
+func (f *filler) addCompacted(revision int64) error {
+	if revision == 0 {
+		return nil
 	}
-	return err
+	return f.put(schema.Meta, schema.FinishedCompactKeyName, revisionKey(revision))
 }
 
 //upstream:follows go.etcd.io/etcd/server/v3/storage/backend/batch_tx.go batchTx.unsafePut

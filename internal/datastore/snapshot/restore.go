@@ -18,13 +18,11 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/version"
 	"github.com/kedge-dev/kedge/internal/cluster/join"
 	"github.com/kedge-dev/kedge/internal/datastore"
+	"github.com/kedge-dev/kedge/internal/datastore/bucket"
 )
 
-// The schemes of a File's Location.
-const (
-	schemeFile = "file://"
-	schemeS3   = "s3://"
-)
+// schemeFile begins a File's Location, or bucket.Scheme does.
+const schemeFile = "file://"
 
 // A restore first makes everything in the folder Restoring, which changes nothing
 // that is in use, and then moves it into place. A journal records the progress:
@@ -249,7 +247,7 @@ func prepare(ctx context.Context, cfg Config, j *journal, token string) (*Restor
 // find returns the path of a snapshot. If the snapshot is in S3, find fetches it
 // to folder. file is a path, a name, or a File's Location.
 func find(ctx context.Context, cfg Config, file, folder string) (string, error) {
-	if strings.HasPrefix(file, schemeS3) {
+	if strings.HasPrefix(file, bucket.Scheme) {
 		return fetchLocation(ctx, cfg, file, folder)
 	}
 	file = strings.TrimPrefix(file, schemeFile)
@@ -271,7 +269,7 @@ func find(ctx context.Context, cfg Config, file, folder string) (string, error) 
 		return "", fmt.Errorf("there is no snapshot %s on this host (run `kedge snapshot list` for the list), and S3 cannot be asked: %w", file, err)
 	}
 	target := filepath.Join(folder, strings.TrimSuffix(file, suffix)+suffix)
-	return target, b.fetch(ctx, filepath.Base(target), target)
+	return target, fetch(ctx, b, filepath.Base(target), target)
 }
 
 // fetchLocation fetches the snapshot at a Location in S3.
@@ -284,11 +282,11 @@ func fetchLocation(ctx context.Context, cfg Config, location, folder string) (st
 		return "", fmt.Errorf("snapshot %s is in S3, which cannot be asked: %w", location, err)
 	}
 	name := filepath.Base(location)
-	if own := b.location(name); own != location {
+	if own := b.Location(name); own != location {
 		return "", fmt.Errorf("snapshot %s is not in the bucket and folder of this server, where it would be %s: set s3-bucket and s3-folder", location, own)
 	}
 	target := filepath.Join(folder, name)
-	return target, b.fetch(ctx, name, target)
+	return target, fetch(ctx, b, name, target)
 }
 
 // prepareSecrets makes sure that the server will have the secrets of the snapshot.

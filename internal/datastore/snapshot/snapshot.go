@@ -188,7 +188,7 @@ func (s *Snapshots) save(ctx context.Context, name string) (*File, error) {
 }
 
 // saveHere saves a snapshot to the folder.
-func (s *Snapshots) saveHere(ctx context.Context, name string) (_ *File, err error) {
+func (s *Snapshots) saveHere(ctx context.Context, name string) (*File, error) {
 	folder := s.cfg.folder()
 	if err := os.MkdirAll(folder, 0o700); err != nil {
 		return nil, fmt.Errorf("make folder of snapshots: %w", datadir.Explain(err))
@@ -207,23 +207,33 @@ func (s *Snapshots) saveHere(ctx context.Context, name string) (_ *File, err err
 	if err != nil {
 		return nil, err
 	}
-	m := &Manifest{
-		Format: formatVersion, Kedge: version.Version, Kubernetes: strings.SplitN(version.Version, "+", 2)[0],
-		Datastore: s.cfg.Store.Kind(), Name: name, Node: s.cfg.NodeName, Time: at.UTC().Truncate(time.Second),
-		Secrets: secrets.sums(),
-	}
-	if m.Sealed, err = join.Seal(token, secrets); err != nil {
+	err = s.cfg.pack(path, &Manifest{Kedge: version.Version, Name: name, Node: s.cfg.NodeName, Time: at}, secrets, token, func(content string) (int64, error) {
+		return s.cfg.Store.Save(ctx, content)
+	})
+	if err != nil {
 		return nil, err
+	}
+	return describe(path)
+}
+
+// pack makes the snapshot at path. The manifest has the version, the name, the node and the time. save writes the content into a file, and returns its
+// revision. The secrets are sealed with the token.
+func (c *Config) pack(path string, m *Manifest, secrets secrets, token string, save func(content string) (int64, error)) (err error) {
+	m.Format, m.Datastore, m.Time = formatVersion, c.Store.Kind(), m.Time.UTC().Truncate(time.Second)
+	m.Kubernetes = strings.SplitN(m.Kedge, "+", 2)[0]
+	m.Secrets = secrets.sums()
+	if m.Sealed, err = join.Seal(token, secrets); err != nil {
+		return err
 	}
 	content := temporaryFile(path + ".content")
 	defer removeDatabase(content)
-	if m.Revision, err = s.cfg.Store.Save(ctx, content); err != nil {
-		return nil, err
+	if m.Revision, err = save(content); err != nil {
+		return err
 	}
 	if err := write(path, content, m); err != nil {
-		return nil, fmt.Errorf("write snapshot: %w", datadir.Explain(err))
+		return fmt.Errorf("write snapshot: %w", datadir.Explain(err))
 	}
-	return describe(path)
+	return nil
 }
 
 // removeDatabase removes a file and what SQLite leaves beside it.

@@ -14,6 +14,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/mvccpb"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -26,6 +27,7 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/localapi/localtest"
 	"github.com/kedge-dev/kedge/internal/cluster/join"
 	"github.com/kedge-dev/kedge/internal/cluster/pki"
+	"github.com/kedge-dev/kedge/internal/datastore"
 	"github.com/kedge-dev/kedge/internal/testutil/s3"
 )
 
@@ -51,6 +53,17 @@ func (s *store) Save(_ context.Context, file string) (int64, error) {
 		return 0, err
 	}
 	return s.last, os.WriteFile(file, text, 0o600)
+}
+
+func (s *store) Convert(ctx context.Context, export datastore.Export, file string) error {
+	var text []byte
+	if _, _, err := export(ctx, func(e *mvccpb.Event) error {
+		text = append(text, e.Kv.Value...)
+		return nil
+	}); err != nil {
+		return err
+	}
+	return os.WriteFile(file, text, 0o600)
 }
 
 func (s *store) LastRevision(context.Context) (int64, error) { return s.last, s.broken }

@@ -117,7 +117,33 @@ func scanObject(rows *sql.Rows) (*mvccpb.KeyValue, error) {
 	return &kv, err
 }
 
-func writeObjects(path string, rows *sql.Rows) (err error) {
+// writeObjects writes the objects of rows to a file.
+func writeObjects(path string, rows *sql.Rows) error {
+	return writeFile(path, func(write func(*mvccpb.KeyValue) error) error {
+		for rows.Next() {
+			kv, err := scanObject(rows)
+			if err != nil {
+				return err
+			}
+			if err := write(kv); err != nil {
+				return err
+			}
+		}
+		// Without this check, a dump that broke off would pass for a shorter one.
+		return rows.Err()
+	})
+}
+
+// Convert implements datastore.Snapshotter.
+func (d *Datastore) Convert(ctx context.Context, export datastore.Export, file string) error {
+	return writeFile(file, func(write func(*mvccpb.KeyValue) error) error {
+		_, _, err := export(ctx, func(e *mvccpb.Event) error { return write(e.Kv) })
+		return err
+	})
+}
+
+// writeFile makes a file of the objects that do writes.
+func writeFile(path string, do func(write func(*mvccpb.KeyValue) error) error) (err error) {
 	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return ownError{datadir.Explain(err)}
@@ -128,11 +154,7 @@ func writeObjects(path string, rows *sql.Rows) (err error) {
 		}
 	}()
 	out := bufio.NewWriter(file)
-	for rows.Next() {
-		kv, err := scanObject(rows)
-		if err != nil {
-			return err
-		}
+	err = do(func(kv *mvccpb.KeyValue) error {
 		text, err := proto.Marshal(kv)
 		if err != nil {
 			return ownError{fmt.Errorf("encode %s: %w", kv.Key, err)}
@@ -140,9 +162,9 @@ func writeObjects(path string, rows *sql.Rows) (err error) {
 		if _, err := out.Write(append(binary.AppendUvarint(nil, uint64(len(text))), text...)); err != nil {
 			return ownError{datadir.Explain(err)}
 		}
-	}
-	// Without this check, a dump that broke off would pass for a shorter one.
-	if err := rows.Err(); err != nil {
+		return nil
+	})
+	if err != nil {
 		return err
 	}
 	if err := out.Flush(); err != nil {

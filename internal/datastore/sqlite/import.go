@@ -10,6 +10,8 @@ import (
 	"github.com/k3s-io/kine/pkg/server"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
+	"github.com/kedge-dev/kedge/internal/base/datadir"
+	"github.com/kedge-dev/kedge/internal/datastore"
 	"github.com/kedge-dev/kedge/internal/datastore/kvapi/sizes"
 )
 
@@ -17,7 +19,7 @@ import (
 // revisions. export must call each only with present keys, one of each name, in the order
 // of their revisions. It returns the current revision. All revisions up to that count as
 // compacted. If Import fails, the database is of no use.
-func (d *Datastore) Import(ctx context.Context, export func(ctx context.Context, each func(*mvccpb.Event) error) (revision, compacted int64, err error)) (err error) {
+func (d *Datastore) Import(ctx context.Context, export datastore.Export) (err error) {
 	file := filepath.Join(d.config.Dir, stateFile)
 	var told error // the error of export
 	defer func() {
@@ -71,4 +73,18 @@ func (d *Datastore) Import(ctx context.Context, export func(ctx context.Context,
 		return err
 	}
 	return log.commit()
+}
+
+// Convert implements datastore.Snapshotter.
+func (d *Datastore) Convert(ctx context.Context, export datastore.Export, file string) error {
+	folder := file + ".converting"
+	defer os.RemoveAll(folder)
+	made := &Datastore{config: Config{Dir: folder}, version: d.version}
+	if err := made.Import(ctx, export); err != nil {
+		return err
+	}
+	if err := os.Rename(filepath.Join(folder, stateFile), file); err != nil {
+		return fmt.Errorf("name the converted database: %w", datadir.Explain(err))
+	}
+	return nil
 }

@@ -22,6 +22,10 @@ import (
 // with AccessKey, but does not check the signature.
 type Server struct {
 	Bucket, AccessKey string
+	// Careless makes it ignore the conditions of writes, as some servers do.
+	Careless bool
+	// Refusal is the code of S3 with which it refuses everything, or empty.
+	Refusal string
 
 	mu      sync.Mutex
 	objects map[string]object
@@ -60,23 +64,27 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	authorization := r.Header.Get("Authorization")
 	stored, found := s.objects[key]
 	switch {
+	case s.Refusal != "":
+		fail(w, http.StatusForbidden, s.Refusal)
 	case !strings.HasPrefix(authorization, "AWS4-HMAC-SHA256 Credential="+s.AccessKey+"/") || !strings.Contains(authorization, "Signature="):
 		fail(w, http.StatusForbidden, "InvalidAccessKeyId")
 	case bucket != s.Bucket:
 		fail(w, http.StatusNotFound, "NoSuchBucket")
 	case key == "" && r.Method == http.MethodGet:
 		s.list(w, r)
+	case r.Method == http.MethodPut && found && r.Header.Get("If-None-Match") == "*" && !s.Careless:
+		fail(w, http.StatusPreconditionFailed, "PreconditionFailed")
 	case r.Method == http.MethodPut:
 		s.put(w, r, key)
+	case r.Method == http.MethodDelete:
+		delete(s.objects, key)
+		w.WriteHeader(http.StatusNoContent)
 	case !found:
 		fail(w, http.StatusNotFound, "NoSuchKey")
 	case r.Method == http.MethodGet, r.Method == http.MethodHead:
 		w.Header().Set("ETag", etag(stored.data))
 		w.Header().Set("Content-Type", "application/octet-stream")
 		http.ServeContent(w, r, "", stored.modified, bytes.NewReader(stored.data))
-	case r.Method == http.MethodDelete:
-		delete(s.objects, key)
-		w.WriteHeader(http.StatusNoContent)
 	default:
 		fail(w, http.StatusMethodNotAllowed, "MethodNotAllowed")
 	}
@@ -139,7 +147,11 @@ type listing struct {
 	MaxKeys     int
 	IsTruncated bool
 	Contents    []content
+	// CommonPrefixes are folders.
+	CommonPrefixes []prefix
 }
+
+type prefix struct{ Prefix string }
 
 type content struct {
 	Key          string
@@ -150,16 +162,25 @@ type content struct {
 }
 
 func (s *Server) list(w http.ResponseWriter, r *http.Request) {
-	prefix := r.URL.Query().Get("prefix")
-	answer := listing{Name: s.Bucket, Prefix: prefix, MaxKeys: 1000}
+	start := r.URL.Query().Get("prefix")
+	answer := listing{Name: s.Bucket, Prefix: start, MaxKeys: 1000}
+	folders := map[string]bool{}
 	for _, key := range slices.Sorted(maps.Keys(s.objects)) {
-		// Like a folder, which is what the delimiter is for.
-		if rest, ok := strings.CutPrefix(key, prefix); ok && !strings.Contains(rest, "/") {
-			o := s.objects[key]
-			answer.Contents = append(answer.Contents, content{
-				Key: key, LastModified: o.modified.UTC().Format("2006-01-02T15:04:05.000Z"), ETag: etag(o.data), Size: len(o.data), StorageClass: "STANDARD",
-			})
+		rest, ok := strings.CutPrefix(key, start)
+		if !ok {
+			continue
 		}
+		if folder, _, deeper := strings.Cut(rest, "/"); deeper { // which is what the delimiter is for
+			if !folders[folder] {
+				answer.CommonPrefixes = append(answer.CommonPrefixes, prefix{start + folder + "/"})
+			}
+			folders[folder] = true
+			continue
+		}
+		o := s.objects[key]
+		answer.Contents = append(answer.Contents, content{
+			Key: key, LastModified: o.modified.UTC().Format("2006-01-02T15:04:05.000Z"), ETag: etag(o.data), Size: len(o.data), StorageClass: "STANDARD",
+		})
 	}
 	answer.KeyCount = len(answer.Contents)
 	w.Header().Set("Content-Type", "application/xml")
