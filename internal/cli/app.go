@@ -70,6 +70,8 @@ func newApp(work *workload) *cli.App {
 			tokenCommand(),
 			nodeCommand(),
 			snapshotCommand(),
+			backupCommand(),
+			restoreCommand(),
 			adoptCommand(),
 			secretsEncryptCommand(),
 			certificateCommand(),
@@ -89,6 +91,7 @@ func newApp(work *workload) *cli.App {
 			completionCommand(),
 			versionCommand(),
 			keeperCommand(),
+			compareBackupCommand(),
 		},
 		EnableBashCompletion: true,
 		// Values of upstream's arguments have commas of their own; config

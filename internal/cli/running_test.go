@@ -9,6 +9,7 @@ import (
 	"github.com/kedge-dev/kedge/internal/cluster/renewal"
 	"github.com/kedge-dev/kedge/internal/controlplane/encryption"
 	"github.com/kedge-dev/kedge/internal/controlplane/policycontrol"
+	"github.com/kedge-dev/kedge/internal/datastore/backup"
 	"github.com/kedge-dev/kedge/internal/datastore/snapshot"
 	"github.com/kedge-dev/kedge/internal/inspect/settings"
 	"github.com/kedge-dev/kedge/internal/inspect/status"
@@ -27,6 +28,7 @@ func TestEndpoints(t *testing.T) {
 		certificates.Routes(),
 		encryption.New(encryption.Config{}).Routes(),
 		snapshot.New(snapshot.Config{}).Routes(),
+		backup.New(backup.Config{}).Routes(),
 		policycontrol.New(policycontrol.Config{}).Routes(),
 	} {
 		for _, route := range routes {

@@ -11,6 +11,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/kedge-dev/kedge/internal/datastore"
+	"github.com/kedge-dev/kedge/internal/datastore/backup"
 	"github.com/kedge-dev/kedge/internal/inspect/status"
 )
 
@@ -61,6 +62,9 @@ func printStatus(w io.Writer, report *status.Report, now time.Time) error {
 			return err
 		}
 	}
+	if b := report.Backup; b != nil {
+		fmt.Fprintf(w, "\nbackup: %s\n", backupText(b, now))
+	}
 	if s := report.Storage; s != nil && len(s.Volumes)+len(s.Leftovers)+len(s.Fault) > 0 {
 		fmt.Fprintln(w)
 		if err := printStorage(w, s); err != nil {
@@ -72,6 +76,18 @@ func printStatus(w io.Writer, report *status.Report, now time.Time) error {
 		return printCluster(w, report.Cluster, now)
 	}
 	return nil
+}
+
+// backupText says how old the backup is.
+func backupText(b *backup.Status, now time.Time) string {
+	text := b.Location
+	if !b.Newest.IsZero() {
+		text += fmt.Sprintf(", %s, newest change written %s ago", byteSize(b.Size), now.Sub(b.Newest).Truncate(time.Second))
+	}
+	if !b.Waiting.IsZero() {
+		text += fmt.Sprintf(", a change waits for %s", now.Sub(b.Waiting).Truncate(time.Second))
+	}
+	return text
 }
 
 // printCluster prints a line for each node, and two for each problem.

@@ -4,11 +4,16 @@ import (
 	"context"
 	"net"
 	"os"
+	"path/filepath"
 	"time"
+
+	"k8s.io/client-go/kubernetes"
 
 	"github.com/kedge-dev/kedge/internal/agent"
 	"github.com/kedge-dev/kedge/internal/base/component"
+	"github.com/kedge-dev/kedge/internal/base/config"
 	"github.com/kedge-dev/kedge/internal/base/datadir"
+	"github.com/kedge-dev/kedge/internal/base/metrics"
 	"github.com/kedge-dev/kedge/internal/base/version"
 	"github.com/kedge-dev/kedge/internal/cluster/join"
 	"github.com/kedge-dev/kedge/internal/cluster/pki"
@@ -18,6 +23,9 @@ import (
 	"github.com/kedge-dev/kedge/internal/cluster/supervisor"
 	"github.com/kedge-dev/kedge/internal/cluster/tunnel"
 	"github.com/kedge-dev/kedge/internal/controlplane/apiserver"
+	"github.com/kedge-dev/kedge/internal/controlplane/encryption"
+	"github.com/kedge-dev/kedge/internal/datastore/backup"
+	"github.com/kedge-dev/kedge/internal/datastore/backup/place"
 	"github.com/kedge-dev/kedge/internal/datastore/choice"
 	"github.com/kedge-dev/kedge/internal/datastore/etcd"
 	"github.com/kedge-dev/kedge/internal/datastore/snapshot"
@@ -48,6 +56,9 @@ func (s *server) newStatus(group *component.Group) *status.Status {
 	}
 	if s.api.server != nil {
 		told.Problems = func() []status.Problem { return damageProblems(s.api.server.Damaged()) }
+	}
+	if s.backup != nil {
+		told.Backup = s.backup.Status
 	}
 	return status.New(told)
 }
@@ -163,6 +174,43 @@ func (s *server) snapshots() component.Component {
 	saving := s.choice.Snapshots(s.store.Saved)
 	saving.NodeName, saving.Client, saving.Now = s.node.Name, s.api.ClientConfig("system:kedge:snapshots"), s.clock.Now
 	return s.local.With(snapshot.New(saving))
+}
+
+// newBackup writes every change to a place outside. It is nil if there is no such place.
+func (s *server) newBackup() *backup.Backup {
+	settings := s.cfg.Server.Backup
+	if settings.Location == "" {
+		return nil
+	}
+	interval, _ := time.ParseDuration(settings.Interval) // config has checked both
+	all, daily, _ := settings.KeepTimes()
+	etc := filepath.Dir(config.DefaultPath)
+	kept := backup.Server{
+		About: backup.About{Node: s.node.Name, Datastore: s.choice.Kind.String(), Encryption: s.cfg.Server.APIServerArg("encryption-provider-config")},
+		Dir:   s.dir, Etc: etc,
+		// A restore is run by an installed kedge, which has its own of these.
+		Left: []string{s.cfg.Server.WriteKubeconfig, filepath.Join(etc, "installed"), filepath.Join(etc, "command")},
+	}
+	return backup.New(backup.Config{
+		Client: s.api.ClientConfig("system:kedge:backup"),
+		Elected: func(ctx context.Context, loops backup.Loops, ready func()) error {
+			return s.leader.RunLoops(ctx, loops, ready)
+		},
+		Open: func(ctx context.Context, cluster kubernetes.Interface) (place.Place, error) {
+			return place.Open(ctx, settings.Location, s.cfg.Server.Snapshots.S3Settings, cluster)
+		},
+		Location:  settings.Location,
+		Interval:  interval,
+		Keep:      backup.Keep{All: all, Daily: daily},
+		Connect:   s.store.Connect,
+		Keys:      []string{encryption.KeyringKey, join.FixedKey},
+		Leases:    s.choice.Kind.IsEtcd(),
+		Files:     kept.Files,
+		Inherited: s.dir.BackupWriter(),
+		Node:      s.node.Name,
+		Metrics:   s.metrics.Registerer(metrics.APIServer),
+		Now:       s.clock.Now,
+	})
 }
 
 // members removes the members of etcd whose nodes are deleted.

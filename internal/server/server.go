@@ -28,6 +28,7 @@ import (
 	"github.com/kedge-dev/kedge/internal/controlplane/noderole"
 	"github.com/kedge-dev/kedge/internal/controlplane/policycontrol"
 	"github.com/kedge-dev/kedge/internal/controlplane/upgradecontrol"
+	"github.com/kedge-dev/kedge/internal/datastore/backup"
 	"github.com/kedge-dev/kedge/internal/datastore/choice"
 	"github.com/kedge-dev/kedge/internal/node/csi"
 )
@@ -188,6 +189,9 @@ func (s *server) addControlPlane(group *component.Group, objects, registrations 
 		s.told.Balancing = []component.Component{balancer, gateways}
 		group.Add(s.planController(), s.api, leader, objects, s.plans)
 		group.Add(s.manifests(), s.api, leader, objects)
+		if s.backup != nil {
+			group.Add(s.local.With(s.backup), s.api, leader, objects)
+		}
 		group.Add(s.helm(), s.api, leader, objects)
 	}
 	group.Add(s.dnsEndpoints(), objects)
@@ -235,6 +239,8 @@ type server struct {
 	gateway  *gatewaycontrol.Compiler
 	plans    *upgradecontrol.Plans
 	others   *servers.Others
+	// backup is nil without a place for it, or without an API server.
+	backup *backup.Backup
 	// told is what this server tells nodes, and gives to its own node.
 	told agent.Server
 	// leader is nil if this server cannot be elected.
@@ -255,6 +261,9 @@ func (s *server) prepare(listener net.Listener) {
 	s.newPolicies()
 	s.newGateway()
 	s.newPlans()
+	if s.roles.api {
+		s.backup = s.newBackup()
+	}
 	if s.roles.api && s.roles.objects.Shared() {
 		s.others = servers.New(s.api.Informers, s.cfg.Server.Advertised(s.node.IPs[0]))
 	}

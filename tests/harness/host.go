@@ -157,6 +157,23 @@ func (h *Host) Reboot() {
 	}
 }
 
+// LoseDisk ends everything on the host at once, and boots it with an empty disk. It is then another machine with the same name and
+// address. The results of Path change. The host must have neither a disk of its own nor a memory limit.
+func (h *Host) LoseDisk() {
+	h.t.Helper()
+	h.up.Lock()
+	defer h.up.Unlock()
+	h.halt()
+	err := errors.Join(h.network.lan.Detach(h.number), hosts.RemoveCgroups(h.cgroup), os.RemoveAll(h.dir), os.Mkdir(h.dir, 0o755))
+	if err == nil {
+		h.booted = false
+		err = h.boot()
+	}
+	if err != nil {
+		h.t.Fatalf("replace host %s: %v", h.Name, err)
+	}
+}
+
 // do runs f on the thread that is in the host. f must not start goroutines that do anything on the
 // host, because they would run outside.
 func (h *Host) do(f func()) {

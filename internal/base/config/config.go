@@ -93,6 +93,7 @@ type Server struct {
 	WriteKubeconfigName      string `key:"write-kubeconfig-name" role:"server" usage:"name of the cluster, the user and the context in the kubeconfig"`
 
 	Snapshots Snapshots
+	Backup    Backup
 
 	// PodSecurityStandard is empty for upstream's default, privileged.
 	PodSecurityStandard string `key:"pod-security-standard" role:"server" usage:"Pod Security Standard of namespaces without a label of their own, except kube-system: privileged, baseline or restricted (default: privileged; with profile: restricted). Set the same on all servers"`
@@ -244,6 +245,7 @@ func Default() *Config {
 			WriteKubeconfigMode: "0600",
 			WriteKubeconfigName: "default",
 			SecretsEncryption:   true,
+			Backup:              Backup{Interval: "10s", Keep: "7d/90d"},
 			Snapshots: Snapshots{
 				ScheduleCron: "0 */12 * * *",
 				Retention:    5,

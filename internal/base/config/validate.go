@@ -114,6 +114,7 @@ func (v *validator) server(s *Server) {
 		v.fault("pod-security-standard", "would have no effect, because kube-apiserver-arg sets %s, whose file configures PodSecurity. Remove one of them", admissionFile)
 	}
 	v.snapshots(&s.Snapshots)
+	v.backup(&s.Backup)
 	v.datastore(&s.Datastore)
 	v.arguments("kube-apiserver-arg", s.KubeAPIServerArgs)
 	v.arguments("etcd-arg", s.EtcdArgs)
@@ -193,6 +194,21 @@ func (v *validator) roles(c *Config) {
 		v.fault("disable-etcd", "cannot be set with cluster-reset, which resets etcd. Run cluster-reset on a server that has etcd")
 	case c.Agent.Server == "":
 		v.fault("disable-etcd", "set server, too, to the address of a server that has etcd")
+	}
+}
+
+func (v *validator) backup(b *Backup) {
+	if interval, err := time.ParseDuration(b.Interval); err != nil || interval < time.Second {
+		v.fault("backup-interval", "invalid duration %q: use one such as 10s, of at least 1s", b.Interval)
+	}
+	if _, _, err := b.KeepTimes(); err != nil {
+		v.fault("backup-keep", "%v", err)
+	}
+	if b.Location == "" {
+		return
+	}
+	if _, err := ParsePlace(b.Location); err != nil {
+		v.fault("backup", "%v", err)
 	}
 }
 

@@ -143,6 +143,9 @@ func (d Dir) Snapshots() string { return d.join("server", "snapshots") }
 // Restore is the journal of a restore that has started and not finished.
 func (d Dir) Restore() string { return d.join("server", "restore.json") }
 
+// BackupWriter is the key with which a restored server writes the backup, until it has put it into the cluster.
+func (d Dir) BackupWriter() string { return d.join("server", "backup-writer.json") }
+
 // Restoring is the folder of the data that are about to replace the datastore.
 func (d Dir) Restoring() string { return d.join("server", "restoring") }
 

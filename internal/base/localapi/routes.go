@@ -24,6 +24,7 @@ const (
 	SaveSnapshot                       // kedge snapshot save
 	DeleteSnapshots                    // kedge snapshot delete
 	PruneSnapshots                     // kedge snapshot prune
+	MakeBackupKey                      // kedge backup key
 	ExplainPolicies                    // kedge netpol explain
 )
 
@@ -58,6 +59,7 @@ var table = [...]struct{ method, path, who string }{
 	SaveSnapshot:       {http.MethodPost, "/v1/snapshots", aServer},
 	DeleteSnapshots:    {http.MethodPost, "/v1/snapshots/delete", aServer},
 	PruneSnapshots:     {http.MethodPost, "/v1/snapshots/prune", aServer},
+	MakeBackupKey:      {http.MethodPost, "/v1/backup/key", withAPI},
 	ExplainPolicies:    {http.MethodPost, "/v1/policies/explain", enforces},
 }
 

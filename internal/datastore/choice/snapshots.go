@@ -8,6 +8,7 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/config"
 	"github.com/kedge-dev/kedge/internal/base/host"
 	"github.com/kedge-dev/kedge/internal/datastore"
+	"github.com/kedge-dev/kedge/internal/datastore/backup/recover"
 	"github.com/kedge-dev/kedge/internal/datastore/etcd"
 	"github.com/kedge-dev/kedge/internal/datastore/snapshot"
 )
@@ -73,14 +74,41 @@ func (c Choice) Resume(ctx context.Context, node host.Node) error {
 // Restore replaces the stored objects of a server that does not run by those of a
 // snapshot. file is a file's path or the name of a snapshot.
 func Restore(ctx context.Context, cfg *config.Config, file string) (*snapshot.Restored, error) {
-	c := Of(cfg)
-	store, others, err := c.stored(func() (host.Node, error) { return host.ResolveNode(cfg.Node, cfg.Cluster.PodCIDRs()) })
+	saving, err := restoring(cfg)
 	if err != nil {
 		return nil, err
 	}
+	return snapshot.Restore(ctx, saving, file, cfg.Token)
+}
+
+// RestoreState replaces the stored objects of a server that does not run by those of a backup.
+func RestoreState(ctx context.Context, cfg *config.Config, state *recover.State) (*snapshot.Restored, error) {
+	saving, err := restoring(cfg)
+	if err != nil {
+		return nil, err
+	}
+	return state.Restore(ctx, saving)
+}
+
+// CopyState makes a server that does not run of the state of a backup. The server has no part in the backup.
+func CopyState(ctx context.Context, cfg *config.Config, state *recover.State) error {
+	saving, err := restoring(cfg)
+	if err != nil {
+		return err
+	}
+	return state.Copy(ctx, saving)
+}
+
+// restoring returns the configuration for a restore.
+func restoring(cfg *config.Config) (snapshot.Config, error) {
+	c := Of(cfg)
+	store, others, err := c.stored(func() (host.Node, error) { return host.ResolveNode(cfg.Node, cfg.Cluster.PodCIDRs()) })
+	if err != nil {
+		return snapshot.Config{}, err
+	}
 	saving := c.Snapshots(store)
 	saving.Others = others
-	return snapshot.Restore(ctx, saving, file, c.Token)
+	return saving, nil
 }
 
 // ListSnapshots lists the snapshots of a server that does not run.

@@ -11,6 +11,7 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/localapi"
 	"github.com/kedge-dev/kedge/internal/base/version"
 	"github.com/kedge-dev/kedge/internal/datastore"
+	"github.com/kedge-dev/kedge/internal/datastore/backup"
 )
 
 // Report is the state of one kedge process.
@@ -21,6 +22,8 @@ type Report struct {
 	Components []component.Status `json:"components"`
 	// Datastore is nil on an agent.
 	Datastore *Datastore `json:"datastore,omitempty"`
+	// Backup is nil where there is none.
+	Backup *backup.Status `json:"backup,omitempty"`
 	// Storage is nil where there are no local volumes.
 	Storage *Storage `json:"storage,omitempty"`
 	// Cluster is nil on an agent.
@@ -70,6 +73,8 @@ type Config struct {
 	Components func() []component.Status
 	// Datastore is nil on an agent.
 	Datastore datastore.Datastore
+	// Backup is nil where there is none.
+	Backup func() backup.Status
 	// Storage may be nil, or return nil, if there are no local volumes.
 	Storage func(ctx context.Context) *Storage
 	// Cluster is nil on an agent.
@@ -108,12 +113,19 @@ func (c *Config) report(ctx context.Context, _ localapi.Nothing) (Report, error)
 		defer cancel()
 		report.Datastore = &Datastore{c.Datastore.Stats(ctx), c.Datastore.Health(ctx)}
 	}
+	if c.Backup != nil {
+		backup := c.Backup()
+		report.Backup = &backup
+	}
 	if c.Storage != nil {
 		report.Storage = c.Storage(ctx)
 	}
 	if c.Cluster != nil {
 		report.Cluster = c.Cluster(ctx)
 		report.Cluster.Problems = append(report.Cluster.Problems, silentMembers(report.Datastore)...)
+		if b := report.Backup; b != nil && b.Fault != "" {
+			report.Cluster.Problems = append(report.Cluster.Problems, Problem{What: "changes are not in the backup " + b.Location, Do: b.Fault})
+		}
 		if c.Problems != nil {
 			report.Cluster.Problems = append(report.Cluster.Problems, c.Problems()...)
 		}

@@ -22,6 +22,9 @@ type Cluster struct {
 	Servers int `json:"servers,omitempty"`
 	// APIOnly says that there is only a control plane, at a port of the machine's loopback.
 	APIOnly bool `json:"apiOnly,omitempty"`
+	// Data is the data directory of a server without nodes, or empty for an empty one. The server only shows what is there: it runs no
+	// controllers.
+	Data string `json:"data,omitempty"`
 	// Config is the text of a configuration file for every node, or empty.
 	Config string `json:"config,omitempty"`
 	// Published are ports of the machine that lead to the first node.

@@ -126,7 +126,13 @@ func (k *keeper) apiSetup(shared string) (hosts.Setup, error) {
 		Program, "server", "--disable-agent", "--bind-address=127.0.0.1", fmt.Sprint("--https-listen-port=", port),
 		"--kube-controller-manager-arg=secure-port=0", "--kube-scheduler-arg=secure-port=0",
 		"--write-kubeconfig=" + filepath.Join(nodeEtc, apiKubeconfig), "--disable-snapshots",
-		"--disable=" + parts(),
+	}
+	if k.Data == "" {
+		setup.Command = append(setup.Command, "--disable="+parts())
+	} else {
+		// The objects of a disabled part would be removed.
+		setup.Mounts = append(setup.Mounts, hosts.Mount{Source: k.Data, Target: at.at(config.Default().DataDir), Flags: unix.MS_BIND})
+		setup.Command = append(setup.Command, "--disable-controller-manager", "--disable-scheduler")
 	}
 	setup.Environment = append(k.environment(), "NOTIFY_SOCKET="+filepath.Join(nodeEtc, apiReady))
 	return setup, nil

@@ -70,6 +70,11 @@ func Run(ctx context.Context, o Options) (status int, err error) {
 	if err != nil {
 		return 0, err
 	}
+	if o.Cluster.Data != "" {
+		if err := forbidWrites(signals.context(ctx), ready.Kubeconfig); err != nil {
+			return 0, err
+		}
+	}
 	status, err = o.command(signals, process, ready)
 	if status != 0 || err != nil {
 		o.gather(ctx, ready)

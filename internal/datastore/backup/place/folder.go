@@ -1,0 +1,140 @@
+package place
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kedge-dev/kedge/internal/base/datadir"
+)
+
+// folder is a place on a file system. kedge keeps no file open between two calls, so that the user can unmount the disk.
+type folder string
+
+// unfinished begins the names of files that are being written.
+const unfinished = ".unfinished-"
+
+func (f folder) String() string { return "file://" + string(f) }
+
+// Prepare implements Place.
+func (f folder) Prepare(context.Context) error {
+	if err := os.MkdirAll(string(f), 0o700); err != nil {
+		return fmt.Errorf("make the folder of the backup: %w", datadir.Explain(err))
+	}
+	return datadir.WriteFile(f.path(markName), []byte(mark), 0o600)
+}
+
+func (f folder) path(name string) string { return filepath.Join(string(f), filepath.FromSlash(name)) }
+
+// there fails if the folder is not the place, such as the folder in which a disk would be mounted.
+func (f folder) there() error {
+	if _, err := os.Lstat(f.path(markName)); err != nil {
+		return fmt.Errorf("%w: %w. Plug in or mount the disk, or make a new backup there with `kedge backup key`", ErrAbsent, err)
+	}
+	return nil
+}
+
+// Create implements Place. The name is given only after the content is on the disk.
+func (f folder) Create(_ context.Context, name string, content []byte) (err error) {
+	if err := f.there(); err != nil {
+		return err
+	}
+	path := f.path(name)
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return fmt.Errorf("make folder: %w", datadir.Explain(err))
+	}
+	file, err := os.CreateTemp(filepath.Dir(path), unfinished)
+	if err != nil {
+		return fmt.Errorf("make file: %w", datadir.Explain(err))
+	}
+	defer os.Remove(file.Name())
+	_, err = file.Write(content)
+	if err == nil {
+		err = file.Sync()
+	}
+	if err = errors.Join(err, file.Close()); err != nil {
+		return fmt.Errorf("write %s: %w", path, datadir.Explain(err))
+	}
+	// Unlike a link, this also works on the file systems of USB disks.
+	err = unix.Renameat2(unix.AT_FDCWD, file.Name(), unix.AT_FDCWD, path, unix.RENAME_NOREPLACE)
+	if errors.Is(err, fs.ErrExist) {
+		return fmt.Errorf("make %s: %w", path, ErrExists)
+	}
+	if err != nil {
+		return fmt.Errorf("name %s: %w", path, datadir.Explain(err))
+	}
+	return datadir.SyncFolder(filepath.Dir(path))
+}
+
+// Read implements Place.
+func (f folder) Read(_ context.Context, name string) ([]byte, error) {
+	file, err := datadir.OpenRegular(f.path(name))
+	if errors.Is(err, fs.ErrNotExist) {
+		if err := f.there(); err != nil {
+			return nil, err
+		}
+		return nil, fmt.Errorf("read %s: %w", f.path(name), ErrNotFound)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read backup: %w", datadir.Explain(err))
+	}
+	defer file.Close()
+	return readAll(file, f.path(name))
+}
+
+// readAll reads a file of at most MaxFile bytes.
+func readAll(r io.Reader, name string) ([]byte, error) {
+	var content bytes.Buffer
+	n, err := content.ReadFrom(io.LimitReader(r, MaxFile+1))
+	if err != nil {
+		return nil, err
+	}
+	if n > MaxFile {
+		return nil, fmt.Errorf("%s is larger than a file of a backup can be", name)
+	}
+	return content.Bytes(), nil
+}
+
+// Names implements Place.
+func (f folder) Names(_ context.Context, in string) ([]string, error) {
+	entries, err := os.ReadDir(f.path(in))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, f.there()
+	}
+	if err != nil {
+		return nil, fmt.Errorf("list backup: %w", datadir.Explain(err))
+	}
+	var names []string
+	for _, e := range entries {
+		switch {
+		case strings.HasPrefix(e.Name(), unfinished):
+		case e.IsDir():
+			names = append(names, e.Name()+"/")
+		default:
+			names = append(names, e.Name())
+		}
+	}
+	slices.Sort(names)
+	return names, nil
+}
+
+// Remove implements Place. It also removes a folder that becomes empty.
+func (f folder) Remove(_ context.Context, name string) error {
+	if err := f.there(); err != nil {
+		return err
+	}
+	if err := os.Remove(f.path(name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("delete %s: %w", f.path(name), datadir.Explain(err))
+	}
+	_ = os.Remove(filepath.Dir(f.path(name))) // fails if it has other files
+	return nil
+}
