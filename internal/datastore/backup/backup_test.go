@@ -291,6 +291,7 @@ func TestEachRevision(t *testing.T) {
 			last = c.put(objects+"configmaps/ns/round", fmt.Sprint(round))
 			if round == 4 {
 				c.written(b)
+				c.reached()
 			}
 			stop()
 		}
@@ -325,6 +326,7 @@ func TestLarge(t *testing.T) {
 			c.put(fmt.Sprintf("%sconfigmaps/ns/c%d", objects, i), string(noise))
 		}
 		c.written(b)
+		c.reached()
 		stop()
 		recorder.await(t, c.last)
 		for _, revision := range []int64{c.last, c.last - 1, c.last - 15, c.last - 29} {
@@ -486,6 +488,15 @@ func (c *cluster) written(b *Backup) {
 			return fmt.Errorf("the backup is at %d, not at %d: %s", s.Revision, c.last, s.Fault)
 		}
 		return nil
+	})
+}
+
+// reached waits until the last revision can be restored by its number. A base has its own revision only, until the changes before it are written too.
+func (c *cluster) reached() {
+	c.t.Helper()
+	eventually(c.t, func() error {
+		_, err := c.log().Find(c.t.Context(), rebuild.At{Revision: c.last})
+		return err
 	})
 }
 
