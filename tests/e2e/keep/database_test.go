@@ -1,9 +1,7 @@
 package keep
 
 import (
-	"fmt"
 	"slices"
-	"strings"
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -58,13 +56,7 @@ func loseAndChange(t *testing.T, network *harness.Network, from, to *store.Store
 	fresh, flags := begin("box-2", to)
 	fresh.WriteFile("/opt/key", key)
 	restoring := slices.Concat(restore, []string{"--key", "/opt/key"}, flags)
-	c.Eventually("the last object to be in the backup", func() error {
-		said, err := fresh.Kedge(t.Context(), append(restoring, "--check", "--at", last.ResourceVersion)...).CombinedOutput()
-		if err != nil || !strings.Contains(string(said), "revision "+last.ResourceVersion) {
-			return fmt.Errorf("kedge restore --check: %w: %s", err, said)
-		}
-		return nil
-	})
+	inBackup(c, fresh, last, restoring)
 	server.Kill9()
 	if from != nil {
 		from.Crash()

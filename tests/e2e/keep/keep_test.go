@@ -88,6 +88,24 @@ func makeKey(t *testing.T, host *harness.Host) (key string) {
 	return key
 }
 
+// inBackup waits until the newest state of the backup has an object.
+func inBackup(c *cluster.Cluster, host *harness.Host, last *corev1.ConfigMap, restore []string) {
+	c.Helper()
+	wanted := revision(c.T, last.ResourceVersion)
+	c.Eventually("the last object to be in the backup", func() error {
+		said, err := host.Kedge(c.Context(), append(restore, "--check")...).CombinedOutput()
+		if err != nil {
+			return fmt.Errorf("kedge restore --check: %w: %s", err, said)
+		}
+		_, text, _ := strings.Cut(string(said), "revision ")
+		text, _, _ = strings.Cut(text, ":")
+		if newest := revision(c.T, text); newest < wanted {
+			return fmt.Errorf("the backup is at revision %d, not at %d", newest, wanted)
+		}
+		return nil
+	})
+}
+
 // TestLoseTheBox kills a server right after a write was in the backup, and takes its disk. The restored server has its address, so an agent finds it, and
 // the agent's pods run on.
 func TestLoseTheBox(t *testing.T) {
@@ -112,13 +130,7 @@ func TestLoseTheBox(t *testing.T) {
 	}
 	host.WriteFile("/opt/key", key)
 	restore := append(slices.Clone(restore), "--key", "/opt/key")
-	c.Eventually("the last object to be in the backup", func() error {
-		said, err := host.Kedge(t.Context(), append(restore, "--check", "--at", last.ResourceVersion)...).CombinedOutput()
-		if err != nil || !strings.Contains(string(said), "revision "+last.ResourceVersion) {
-			return fmt.Errorf("kedge restore --check: %w: %s", err, said)
-		}
-		return nil
-	})
+	inBackup(c, host, last, restore)
 	if said, err := host.Kedge(t.Context(), restore...).CombinedOutput(); err == nil || !strings.Contains(string(said), "stop it") {
 		t.Errorf("restore while kedge runs: %v\n%s", err, said)
 	}
