@@ -265,11 +265,14 @@ func restoreBackup(c *cli.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	dir := datadir.Dir(cfg.DataDir)
-	if err := os.MkdirAll(dir.Server(), 0o700); err != nil {
-		return fmt.Errorf("make folder of the server: %w", datadir.Explain(err))
+	dir, folder := datadir.Dir(cfg.DataDir), os.TempDir()
+	if !c.Bool(checkFlag) {
+		folder = dir.Server()
+		if err := os.MkdirAll(folder, 0o700); err != nil {
+			return fmt.Errorf("make folder of the server: %w", datadir.Explain(err))
+		}
 	}
-	state, err := loadBackup(c, cfg, c.Args().First(), dir.Server())
+	state, err := loadBackup(c, cfg, c.Args().First(), folder)
 	if err != nil {
 		return err
 	}

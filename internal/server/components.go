@@ -176,7 +176,7 @@ func (s *server) snapshots() component.Component {
 	return s.local.With(snapshot.New(saving))
 }
 
-// newBackup writes every change to a place outside. It is nil if there is no such place.
+// newBackup returns what writes every change to a place outside. It is nil if there is no such place.
 func (s *server) newBackup() *backup.Backup {
 	settings := s.cfg.Server.Backup
 	if settings.Location == "" {
@@ -186,8 +186,8 @@ func (s *server) newBackup() *backup.Backup {
 	all, daily, _ := settings.KeepTimes()
 	etc := filepath.Dir(config.DefaultPath)
 	kept := backup.Server{
-		About: backup.About{Node: s.node.Name, Datastore: s.choice.Kind.String(), Encryption: s.cfg.Server.APIServerArg("encryption-provider-config")},
-		Dir:   s.dir, Etc: etc,
+		Node: s.node.Name, Dir: s.dir, Etc: etc,
+		Encryption: s.cfg.Server.APIServerArg("encryption-provider-config"),
 		// A restore is run by an installed kedge, which has its own of these.
 		Left: []string{s.cfg.Server.WriteKubeconfig, filepath.Join(etc, "installed"), filepath.Join(etc, "command")},
 	}

@@ -34,7 +34,7 @@ func TestTries(t *testing.T) {
 	// A kernel whose configuration is not on the machine.
 	bare := checkKernel(t.Context(), t.TempDir(), 2, tries)
 	if len(bare) != 3 || bare[0].Result != Warn || byName(t, bare, "OVERLAY_FS").Result != Warn || byName(t, bare, "VXLAN").Result != OK {
-		t.Errorf("without a configuration: got %+v, want a warning and the results of two tries", bare)
+		t.Errorf("without the file of the kernel's configuration: got %+v. Wanted are a warning and the results of two tries", bare)
 	}
 }
 

@@ -335,7 +335,7 @@ func TestLarge(t *testing.T) {
 	})
 }
 
-// compare wants a state as the recorder saw it.
+// compare loads the state of a revision. The recorder must have seen the same objects at that revision.
 func (c *cluster) compare(r *recorder, revision int64) {
 	c.t.Helper()
 	state, err := c.load(rebuild.At{Revision: revision})
@@ -491,11 +491,15 @@ func (c *cluster) written(b *Backup) {
 	})
 }
 
-// reached waits until the last revision can be restored by its number. A base has its own revision only, until the changes before it are written too.
+// reached waits until each revision can be restored by its number. After a base, its own one can, and those before it only when the changes that
+// led to it are written too.
 func (c *cluster) reached() {
 	c.t.Helper()
 	eventually(c.t, func() error {
-		_, err := c.log().Find(c.t.Context(), rebuild.At{Revision: c.last})
+		tail, err := c.chain().Tail(c.t.Context())
+		if err == nil && tail.To < c.last {
+			err = fmt.Errorf("the backup has all changes up to %d, not up to %d", tail.To, c.last)
+		}
 		return err
 	})
 }
@@ -566,7 +570,8 @@ func TestTampering(t *testing.T) {
 	})
 }
 
-// noticed wants an error, or an older state, which says when it is from.
+// noticed fails the test if the changed backup loads as if it were whole. After a removal, an older state may load: the newest files can be
+// removed unnoticed.
 func (c *cluster) noticed(what string, whole *rebuild.State) {
 	c.t.Helper()
 	found, err := chain.Open(c.t.Context(), c.place, c.key.Root())

@@ -36,7 +36,7 @@ func (s *session) writeBase(ctx context.Context, gap bool) error {
 	w := &baseWriter{session: s, name: chain.BaseName(s.tail, s.term)}
 	revision, err := w.write(ctx)
 	if err != nil {
-		// What was written of it is removed later if this fails.
+		// If this removal fails, prune removes the parts later.
 		_ = s.chain.RemoveParts(context.WithoutCancel(ctx), w.parts)
 		return err
 	}

@@ -38,7 +38,7 @@ const (
 	addresses = objects + "masterleases/"
 )
 
-// belongs tells whether a key belongs into the backup. What is neither an object nor one of cfg.Keys belongs to the servers, which make their own.
+// belongs tells whether the backup has a key: the keys of objects, and cfg.Keys. Each server makes the other keys itself.
 func (b *Backup) belongs(key []byte) bool {
 	if slices.Contains(b.cfg.Keys, string(key)) {
 		return true

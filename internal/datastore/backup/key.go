@@ -89,7 +89,8 @@ func (b *Backup) makeKey(ctx context.Context, cluster kubernetes.Interface) (*ch
 	return key, nil
 }
 
-// forget removes a key of the cluster that was never used, because making it was interrupted. It fails if the key is in use.
+// forget removes a key of the cluster that this place does not know: making the key was interrupted, or the place is a new one.
+// forget fails if the place knows the key.
 func (b *Backup) forget(ctx context.Context, cluster kubernetes.Interface, at place.Place) error {
 	writer, err := readWriter(ctx, cluster)
 	if errors.Is(err, errNoKey) {

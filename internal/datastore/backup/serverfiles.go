@@ -38,17 +38,14 @@ type About struct {
 	Kedge string `json:"kedge"`
 	// Node is the name of the server's node.
 	Node string `json:"node"`
-	// Datastore is the kind of the datastore.
-	Datastore string `json:"datastore"`
-	// DataDir is where the data directory was, and Encryption the file of the API server's encryption-provider-config, or empty.
-	DataDir    string `json:"dataDir"`
-	Encryption string `json:"encryption,omitempty"`
 }
 
 // Server says where the files of a server are.
 type Server struct {
-	About
-	Dir datadir.Dir
+	Node string
+	Dir  datadir.Dir
+	// Encryption is the file of the API server's encryption-provider-config, or empty.
+	Encryption string
 	// Etc is the folder of the configuration. Left out are the files in it that are named here.
 	Etc  string
 	Left []string
@@ -61,9 +58,7 @@ func Folders(dir datadir.Dir) map[string]string {
 
 // Files reads the files of the server.
 func (s Server) Files() ([]records.File, error) {
-	about := s.About
-	about.Kedge, about.DataDir = version.Version, string(s.Dir)
-	text, err := json.Marshal(about)
+	text, err := json.Marshal(About{Kedge: version.Version, Node: s.Node})
 	if err != nil {
 		return nil, fmt.Errorf("encode what the backup is of: %w", err)
 	}

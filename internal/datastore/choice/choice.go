@@ -79,11 +79,6 @@ func Of(cfg *config.Config) Choice {
 	return c
 }
 
-// String returns the kind as a backup names it.
-func (k Kind) String() string {
-	return [...]string{SQLite: "sqlite", Member: "etcd", OtherMembers: "other servers' etcd", Database: "sql", OwnEtcd: "own etcd"}[k]
-}
-
 // IsEtcd tells whether the datastore is an etcd.
 func (k Kind) IsEtcd() bool { return k == Member || k == OtherMembers || k == OwnEtcd }
 

@@ -63,7 +63,8 @@ func Run(ctx context.Context, o Options) (status int, err error) {
 		o.Progress("removed", time.Since(began))
 	}()
 
-	ready, err := o.prepare(signals.context(ctx), process)
+	starting := signals.context(ctx)
+	ready, err := o.prepare(starting, process)
 	if ready.Name != "" && err != nil {
 		o.gather(ctx, ready)
 	}
@@ -71,7 +72,7 @@ func Run(ctx context.Context, o Options) (status int, err error) {
 		return 0, err
 	}
 	if o.Cluster.Data != "" {
-		if err := forbidWrites(signals.context(ctx), ready.Kubeconfig); err != nil {
+		if err := forbidWrites(starting, ready.Kubeconfig); err != nil {
 			return 0, err
 		}
 	}

@@ -1,6 +1,6 @@
 // Package place keeps the files of a backup where they outlive the server: in a bucket of S3, or in a folder such as one on
-// a USB disk. A file appears complete or not at all, and is never changed. Of several servers that create a file of
-// one name, one succeeds. Package chain builds on that.
+// a USB disk. A file appears complete or not at all. Nobody changes it later. If several servers create a file of
+// one name, only one of them succeeds. Package chain builds on that.
 package place
 
 import (

@@ -45,7 +45,7 @@ func (r remote) Prepare(ctx context.Context) error {
 
 // Create implements Place.
 func (r remote) Create(ctx context.Context, name string, content []byte) error {
-	// Buckets with object lock want a checksum.
+	// A bucket with object lock refuses a file without a checksum.
 	options := minio.PutObjectOptions{ContentType: "application/octet-stream", DisableMultipart: true, SendContentMd5: true}
 	options.SetMatchETagExcept("*")
 	ctx, cancel := context.WithTimeout(ctx, r.TransferTimeout())

@@ -137,8 +137,8 @@ func (l *Log) collect(ctx context.Context, p *Point, numbers []int64, at At) err
 		case entry.Kind != chain.Base:
 			return fmt.Errorf("entry %d of the backup is of the kind %q: a newer kedge wrote it, use that version", entry.Number, entry.Kind)
 		case at.Revision > 0 && entry.Revision > at.Revision, at.Revision == 0 && !at.Time.IsZero() && entry.Time.After(at.Time):
-			// The base is later than the point. What changed before it may be in entries after it. If there are none, it does not
-			// matter what lies between: of older times, only some bases are kept.
+			// This base is later than the point. The search goes on to an older base. Without changes in between, the entries need not
+			// follow each other: of older times, the backup keeps only some bases.
 			if len(p.Changes) == 0 {
 				after = nil
 			}
