@@ -141,6 +141,13 @@ var routines = []routine{
 	{message: "Unable to update node status", detail: "exceeds retry count"},
 	//upstream:relies-on k8s.io/component-helpers/apimachinery/lease/controller.go controller.retryUpdateLease
 	{message: "Failed to update lease"},
+	// pkg/controller/garbagecollector, if the watches of new kinds take longer than 30 seconds to begin. Garbage is
+	// collected meanwhile, and the watches go on.
+	//upstream:relies-on k8s.io/kubernetes/pkg/controller/garbagecollector/garbagecollector.go GarbageCollector.Sync
+	{message: "Unhandled Error", detail: "timed out waiting for dependency graph builder sync during GC sync"},
+	// pkg/controller/util/consistency, if a controller does not yet see its own last write. It looks again later.
+	//upstream:relies-on k8s.io/kubernetes/pkg/controller/util/consistency/consistency.go ConsistencyError.Error
+	{detail: " is not as new as written version: "},
 	// pkg/kubelet/kubelet.go, before images were listed. The second failure in a row has another message.
 	//upstream:relies-on k8s.io/kubernetes/pkg/kubelet/kubelet.go Kubelet.StartGarbageCollection
 	{message: "Image garbage collection failed once"},

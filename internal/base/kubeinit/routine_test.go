@@ -95,6 +95,8 @@ func TestIsRoutine(t *testing.T) {
 		"a StatefulSet":            {"Error syncing StatefulSet, requeuing", errors.New("read version: 615 is not as new as written version: 619"), nil, true},
 		"a budget":                 {"Error syncing PodDisruptionBudget, requeuing", errors.New("connection refused"), nil, true},
 		"a node":                   {"Error updating node status, will retry", context.DeadlineExceeded, nil, true},
+		"the health of a Node":     {"Update health of Node from Controller error, Skipping - no pods will be evicted", errors.New("read version: 615 is not as new as written version: 619 for group resource nodes"), nil, true},
+		"new kinds of objects":     {"Unhandled Error", errors.New("timed out waiting for dependency graph builder sync during GC sync"), nil, true},
 		"a ReplicaSet":             {"Unhandled Error", errors.New(`sync "default/a" failed with read version: 615 is not as new as written version: 619`), replicaSet, true},
 		"without a ServiceAccount": {"Unhandled Error", errors.New(`sync "default/early-1" failed with pods "early-1-" is forbidden: error looking up service account default/late: serviceaccount "late" not found`), replicaSet, true},
 		"beyond a quota":           {"Unhandled Error", errors.New(`sync "tight/two-1" failed with pods "two-1-x" is forbidden: exceeded quota: one, requested: pods=1, used: pods=1, limited: pods=1`), replicaSet, true},
