@@ -19,8 +19,11 @@ func (s *Store) Create(ctx context.Context, name string, spec Spec) (*Volume, er
 	spec.Base = cmp.Or(spec.Base, s.base)
 	return s.create(ctx, name, spec.Source, func(source *Volume) (*Volume, error) {
 		return s.plan(spec, source)
-	}, func(there *Volume) error { return spec.fits(there) })
+	}, func(there *Volume) error { return spec.fits(there) }, nothing)
 }
+
+// nothing is for volumes that begin as make makes them.
+func nothing(*Volume) error { return nil }
 
 // Snapshot makes a snapshot of a volume, in the volume's base directory. If a snapshot of this name
 // exists, Snapshot returns it if it is of that volume, and ErrExists otherwise.
@@ -29,17 +32,22 @@ func (s *Store) Snapshot(ctx context.Context, name, of string) (*Volume, error) 
 		if source.Snapshot {
 			return nil, fmt.Errorf("%s is a snapshot: %w", of, ErrNotFound)
 		}
-		return &Volume{Snapshot: true, Base: source.Base, Kind: source.Kind, FSType: source.FSType, Block: source.Block, Size: source.Size}, nil
+		return source.snapshot(), nil
 	}, func(there *Volume) error {
 		if !there.Snapshot || there.Source != of {
 			return fmt.Errorf("%s, made from %s: %w", name, there.Source, ErrExists)
 		}
 		return nil
-	})
+	}, nothing)
 }
 
-// create makes the volume that plan describes, as a copy of from unless that is empty.
-func (s *Store) create(ctx context.Context, name, from string, plan func(source *Volume) (*Volume, error), fits func(*Volume) error) (*Volume, error) {
+// snapshot returns the record of a copy of the volume.
+func (v *Volume) snapshot() *Volume {
+	return &Volume{Snapshot: true, Base: v.Base, Kind: v.Kind, FSType: v.FSType, Block: v.Block, Size: v.Size}
+}
+
+// create makes the volume that plan describes, as a copy of from unless that is empty. fill may write into it before it is complete.
+func (s *Store) create(ctx context.Context, name, from string, plan func(source *Volume) (*Volume, error), fits, fill func(*Volume) error) (*Volume, error) {
 	unlock, err := s.locks.write(name)
 	if err != nil {
 		return nil, err
@@ -75,7 +83,11 @@ func (s *Store) create(ctx context.Context, name, from string, plan func(source 
 		return nil, err
 	}
 	s.onStep("recorded")
-	if err := s.make(ctx, v, source); err != nil {
+	err = s.make(ctx, v, source)
+	if err == nil {
+		err = fill(v)
+	}
+	if err != nil {
 		return nil, errors.Join(err, s.discard(context.WithoutCancel(ctx), v))
 	}
 	s.onStep("made")

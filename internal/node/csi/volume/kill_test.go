@@ -3,6 +3,7 @@ package volume
 import (
 	"context"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -67,6 +68,20 @@ var deeds = map[string]struct {
 		usage, err := s.Usage("new", s.node+"/new")
 		if err == nil && usage.Total < MinXFS*3/2 {
 			err = fmt.Errorf("its file system is of %d bytes", usage.Total)
+		}
+		return err
+	}},
+	"export": {do: func(ctx context.Context, s *Store) error { return s.Export(ctx, "source", io.Discard) }},
+	"import": {do: func(ctx context.Context, s *Store) error {
+		if _, err := s.Import(ctx, "new", Content{Size: victimSize}, exported()); err != nil {
+			return err
+		}
+		if err := stageNew(ctx, s); err != nil {
+			return err
+		}
+		text, err := os.ReadFile(s.node + "/new/data/file")
+		if err == nil && string(text) != "back" {
+			err = fmt.Errorf("its file has %q", text)
 		}
 		return err
 	}},

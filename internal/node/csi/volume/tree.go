@@ -172,26 +172,5 @@ func (c *treeCopy) attributes(into, from *os.File, stat *unix.Stat_t) error {
 }
 
 func copyXattrs(into, from int) error {
-	list := make([]byte, 64<<10) // XATTR_LIST_MAX
-	n, err := unix.Flistxattr(from, list)
-	if errors.Is(err, unix.EOPNOTSUPP) || n == 0 {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	value := make([]byte, 64<<10) // XATTR_SIZE_MAX
-	for name := range strings.SplitSeq(strings.TrimSuffix(string(list[:n]), "\x00"), "\x00") {
-		n, err := unix.Fgetxattr(from, name, value)
-		if errors.Is(err, unix.ENODATA) {
-			continue
-		}
-		if err == nil {
-			err = unix.Fsetxattr(into, name, value[:n], 0)
-		}
-		if err != nil && !errors.Is(err, unix.EOPNOTSUPP) {
-			return fmt.Errorf("copy attribute %s: %w", name, err)
-		}
-	}
-	return nil
+	return eachXattr(from, func(name string, value []byte) error { return setXattr(into, name, value) })
 }
