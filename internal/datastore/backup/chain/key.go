@@ -20,10 +20,14 @@ import (
 type RecoveryKey struct {
 	identity *age.X25519Identity
 	root     ed25519.PrivateKey
+	names    []byte
 }
 
-// rootContext makes the signing key that belongs to a key of age. It must never change.
-const rootContext = "kedge.dev/backup root v1"
+// The contexts make further keys of a key of age: rootContext the one that signs, and namesContext that of Writer.Names. They must never change.
+const (
+	rootContext  = "kedge.dev/backup root v1"
+	namesContext = "kedge.dev/backup names v1"
+)
 
 // NewRecoveryKey makes a key.
 func NewRecoveryKey() (*RecoveryKey, error) {
@@ -35,11 +39,18 @@ func NewRecoveryKey() (*RecoveryKey, error) {
 }
 
 func recoveryKey(identity *age.X25519Identity) (*RecoveryKey, error) {
-	seed, err := hkdf.Key(sha256.New, []byte(identity.String()), nil, rootContext, ed25519.SeedSize)
+	derive := func(context string, length int) ([]byte, error) {
+		return hkdf.Key(sha256.New, []byte(identity.String()), nil, context, length)
+	}
+	seed, err := derive(rootContext, ed25519.SeedSize)
 	if err != nil {
 		return nil, fmt.Errorf("derive from recovery key: %w", err)
 	}
-	return &RecoveryKey{identity, ed25519.NewKeyFromSeed(seed)}, nil
+	names, err := derive(namesContext, sha256.Size)
+	if err != nil {
+		return nil, fmt.Errorf("derive from recovery key: %w", err)
+	}
+	return &RecoveryKey{identity, ed25519.NewKeyFromSeed(seed), names}, nil
 }
 
 // ParseRecoveryKey reads what String or age-keygen has written. Lines that begin with # are comments.
@@ -65,11 +76,16 @@ func (k *RecoveryKey) String() string { return k.identity.String() }
 // Root returns what verifies that the owner has named a writer.
 func (k *RecoveryKey) Root() ed25519.PublicKey { return k.root.Public().(ed25519.PublicKey) }
 
+// Names returns the key of the hashes that name the pieces of volumes.
+func (k *RecoveryKey) Names() []byte { return k.names }
+
 // Writer is what a server needs to write a backup, and not to read it.
 type Writer struct {
 	Appointment Appointment        `json:"appointment"`
 	Signature   []byte             `json:"signature"`
 	Private     ed25519.PrivateKey `json:"private"`
+	// Names is the key of the hashes that name the pieces of volumes. All writers have the same.
+	Names []byte `json:"names,omitempty"`
 }
 
 // Appointment says that the holder of a recovery key lets a cluster write. There is one more after each restore, so
@@ -94,7 +110,7 @@ func (k *RecoveryKey) Appoint(number int, after *Entry, now time.Time) (*Writer,
 	if err != nil {
 		return nil, fmt.Errorf("make key of the writer: %w", err)
 	}
-	w := &Writer{Private: private, Appointment: Appointment{
+	w := &Writer{Private: private, Names: k.names, Appointment: Appointment{
 		Number: number, Root: k.Root(), Recipient: k.identity.Recipient().String(), Key: public, Time: now.UTC(),
 	}}
 	if after != nil {
