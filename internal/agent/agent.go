@@ -24,6 +24,7 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/routing"
 	"github.com/kedge-dev/kedge/internal/base/upgrades"
 	"github.com/kedge-dev/kedge/internal/cluster/pki"
+	"github.com/kedge-dev/kedge/internal/cluster/volumedata"
 	"github.com/kedge-dev/kedge/internal/node/containerd"
 	"github.com/kedge-dev/kedge/internal/node/containerd/peers"
 	"github.com/kedge-dev/kedge/internal/node/containerd/registries"
@@ -49,6 +50,7 @@ func AddTo(group *component.Group, cfg Config, api, controllers component.Compon
 	group.Add(n.sharing, runtime, api)
 	driver := group.Add(n.Driver, machine)
 	group.Add(n.provisioner(), driver, api)
+	group.Add(n.volumeData(), driver, api)
 	policies := n.policies()
 	group.Add(policies, machine, api)
 	kubelet := n.kubelet(policies)
@@ -133,6 +135,8 @@ type Server struct {
 	Policies func(ctx context.Context, node string, send func(netpolicy.Update) error) error
 	Routes   func(ctx context.Context, node string, send func(routing.Update) error) error
 	Orders   func(ctx context.Context, node string, send func(upgrades.Order) error) error
+	// Volumes keeps the contents of the node's volumes. It is nil if another server does.
+	Volumes volumedata.Server
 	// Certificate proves to other nodes that this node is a server.
 	Certificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)
 	// Balancing are the components that send clients to other nodes. The gateway of this node

@@ -15,7 +15,9 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/config"
 	"github.com/kedge-dev/kedge/internal/base/datadir"
 	"github.com/kedge-dev/kedge/internal/base/version"
+	"github.com/kedge-dev/kedge/internal/cluster/volumedata"
 	"github.com/kedge-dev/kedge/internal/node/csi"
+	"github.com/kedge-dev/kedge/internal/node/csi/carry"
 	"github.com/kedge-dev/kedge/internal/node/csi/provision"
 	"github.com/kedge-dev/kedge/internal/node/csi/volume"
 )
@@ -75,6 +77,18 @@ func (n *node) provisioner() component.Component {
 		Client:    n.user("system:kedge:storage"),
 		Informers: n.API.Informers,
 	})
+}
+
+// volumeData brings the contents of this node's volumes to the backup, and back.
+func (n *node) volumeData() component.Component {
+	if n.Driver == nil {
+		return nil
+	}
+	server := n.Server.Volumes
+	if server == nil {
+		server = volumedata.Client(n.client())
+	}
+	return carry.New(carry.Config{Node: n.Node.Name, Driver: n.Driver, Server: server, Informers: n.API.Informers})
 }
 
 // registration tells the kubelet of the driver.

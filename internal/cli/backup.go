@@ -21,8 +21,8 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/host"
 	"github.com/kedge-dev/kedge/internal/datastore/backup"
 	"github.com/kedge-dev/kedge/internal/datastore/backup/chain"
+	"github.com/kedge-dev/kedge/internal/datastore/backup/comeback"
 	"github.com/kedge-dev/kedge/internal/datastore/backup/rebuild"
-	"github.com/kedge-dev/kedge/internal/datastore/backup/recover"
 	"github.com/kedge-dev/kedge/internal/datastore/choice"
 	"github.com/kedge-dev/kedge/internal/throwaway/clusters"
 	"github.com/kedge-dev/kedge/internal/throwaway/session"
@@ -93,12 +93,12 @@ func openBackup(c *cli.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	return withBackup(c, cfg, func(string, *recover.State) []string { return c.Args().Slice() })
+	return withBackup(c, cfg, func(string, *comeback.State) []string { return c.Args().Slice() })
 }
 
 // verifyBackup compares the newest state with the cluster.
 func verifyBackup(c *cli.Context, cfg *config.Config) error {
-	return withBackup(c, cfg, func(executable string, state *recover.State) []string {
+	return withBackup(c, cfg, func(executable string, state *comeback.State) []string {
 		return []string{executable, compareCommand, cfg.Server.WriteKubeconfig, strconv.FormatInt(state.Revision, 10)}
 	})
 }
@@ -124,7 +124,7 @@ func compareBackup(c *cli.Context) error {
 	if err != nil {
 		return fmt.Errorf("read revision: %w", err)
 	}
-	found, err := recover.Compare(c.Context, live, restored, revision)
+	found, err := comeback.Compare(c.Context, live, restored, revision)
 	if err != nil {
 		return err
 	}
@@ -136,7 +136,7 @@ func compareBackup(c *cli.Context) error {
 }
 
 // withBackup runs a command with a Kubernetes API that has the state of the flags.
-func withBackup(c *cli.Context, cfg *config.Config, command func(executable string, state *recover.State) []string) (err error) {
+func withBackup(c *cli.Context, cfg *config.Config, command func(executable string, state *comeback.State) []string) (err error) {
 	folder, err := os.MkdirTemp("", "kedge-backup-")
 	if err != nil {
 		return fmt.Errorf("make folder for the state: %w", err)
@@ -193,7 +193,7 @@ func showHistory(c *cli.Context) error {
 		return err
 	}
 	versions := 0
-	err = found.History(c.Context, recover.Object{Resource: resource, Namespace: c.String(namespaceFlag), Name: name}, func(change recover.Change) error {
+	err = found.History(c.Context, comeback.Object{Resource: resource, Namespace: c.String(namespaceFlag), Name: name}, func(change comeback.Change) error {
 		versions++
 		at := "before the backup"
 		if !change.Time.IsZero() {
@@ -216,7 +216,7 @@ func showHistory(c *cli.Context) error {
 }
 
 // openedBackup opens the backup at a place, or at that of the settings, with the key of the flags.
-func openedBackup(c *cli.Context, cfg *config.Config, location string) (*recover.Backup, error) {
+func openedBackup(c *cli.Context, cfg *config.Config, location string) (*comeback.Backup, error) {
 	location = cmp.Or(location, cfg.Server.Backup.Location)
 	if location == "" {
 		return nil, errors.New("it is not known where the backup is: give --place, or run this with the configuration of a server that has the setting backup")
@@ -225,7 +225,7 @@ func openedBackup(c *cli.Context, cfg *config.Config, location string) (*recover
 	if err != nil {
 		return nil, err
 	}
-	return recover.Open(c.Context, location, cfg.Server.Snapshots.S3Settings, key)
+	return comeback.Open(c.Context, location, cfg.Server.Snapshots.S3Settings, key)
 }
 
 func makeBackupKey(c *cli.Context) error {
@@ -278,9 +278,15 @@ func restoreBackup(c *cli.Context) (err error) {
 	}
 	defer func() { err = errors.Join(err, state.Close()) }()
 	fmt.Fprintf(c.App.Writer, "The backup has %s.\n", state)
+	volumes, err := state.Volumes(c.Context)
+	if err != nil {
+		return err
+	}
+	for _, volume := range volumes {
+		fmt.Fprintf(c.App.Writer, "- %s\n", volume)
+	}
 	if c.Bool(checkFlag) {
-		fmt.Fprintln(c.App.Writer, "Everything was read and verified. Nothing was changed.")
-		return nil
+		return checkVolumes(c, state, volumes)
 	}
 	pid, err := dir.Holder()
 	if err != nil {
@@ -302,7 +308,7 @@ func restoreBackup(c *cli.Context) (err error) {
 	if err := keepName(cfg, state.About.Node); err != nil {
 		return err
 	}
-	restored, err := choice.RestoreState(c.Context, cfg, state)
+	restored, err := choice.RestoreState(c.Context, cfg, state, volumes)
 	if err != nil {
 		return err
 	}
@@ -314,8 +320,30 @@ func restoreBackup(c *cli.Context) (err error) {
 	return nil
 }
 
+// checkVolumes reads and verifies the contents of all volumes.
+func checkVolumes(c *cli.Context, state *comeback.State, volumes []*comeback.Volume) error {
+	var faults []error
+	for _, volume := range volumes {
+		if volume.Backup == nil {
+			continue // it was said
+		}
+		fault := volume.Fault
+		if fault == nil {
+			fault = state.CheckVolume(c.Context, volume)
+		}
+		if fault != nil {
+			faults = append(faults, fmt.Errorf("volume %s: %w", volume.Name, fault))
+		}
+	}
+	if err := errors.Join(faults...); err != nil {
+		return fmt.Errorf("the backup is damaged: %w", err)
+	}
+	fmt.Fprintln(c.App.Writer, "Everything was read and verified. Nothing was changed.")
+	return nil
+}
+
 // writeFiles writes the files of folders, and says which it leaves as they are.
-func writeFiles(c *cli.Context, state *recover.State, folders map[string]string) error {
+func writeFiles(c *cli.Context, state *comeback.State, folders map[string]string) error {
 	for name, folder := range folders {
 		left, err := state.WriteFiles(name, folder)
 		if err != nil {
@@ -329,7 +357,7 @@ func writeFiles(c *cli.Context, state *recover.State, folders map[string]string)
 }
 
 // loadBackup reads the backup at a place, or at that of the settings, with the key and the point in time of the flags.
-func loadBackup(c *cli.Context, cfg *config.Config, location, folder string) (*recover.State, error) {
+func loadBackup(c *cli.Context, cfg *config.Config, location, folder string) (*comeback.State, error) {
 	at, err := rebuild.ParseAt(c.String(atFlag))
 	if err != nil {
 		return nil, err

@@ -26,6 +26,8 @@ import (
 	"github.com/kedge-dev/kedge/internal/controlplane/encryption"
 	"github.com/kedge-dev/kedge/internal/datastore/backup"
 	"github.com/kedge-dev/kedge/internal/datastore/backup/place"
+	"github.com/kedge-dev/kedge/internal/datastore/backup/volumebackups"
+	"github.com/kedge-dev/kedge/internal/datastore/backup/volumes"
 	"github.com/kedge-dev/kedge/internal/datastore/choice"
 	"github.com/kedge-dev/kedge/internal/datastore/etcd"
 	"github.com/kedge-dev/kedge/internal/datastore/snapshot"
@@ -135,6 +137,7 @@ func (s *server) supervisor(listener net.Listener) *supervisor.Supervisor {
 		Policies:    s.told.Policies,
 		Routes:      s.told.Routes,
 		Orders:      s.told.Orders,
+		Volumes:     s.told.Volumes,
 		APIServers:  s.api.others,
 		API:         s.api,
 		Now:         s.clock.Now,
@@ -211,6 +214,32 @@ func (s *server) newBackup() *backup.Backup {
 		Metrics:   s.metrics.Registerer(metrics.APIServer),
 		Now:       s.clock.Now,
 	})
+}
+
+// newVolumeBackups returns what backs up the contents of volumes. It is nil without a backup.
+func (s *server) newVolumeBackups() *volumebackups.VolumeBackups {
+	if s.backup == nil || !s.cfg.Cluster.Has(config.LocalStorage) {
+		return nil
+	}
+	all, daily, _ := s.cfg.Server.Backup.KeepTimes() // config has checked it
+	made, err := volumebackups.New(volumebackups.Config{
+		Client: s.api.ClientConfig("system:kedge:backup"),
+		Elected: func(ctx context.Context, loops volumebackups.Loops, ready func()) error {
+			return s.leader.RunLoops(ctx, loops, ready)
+		},
+		Store:     s.backup.Volumes,
+		Schedule:  s.cfg.Server.Backup.Volumes,
+		Keep:      volumes.Keep{All: all, Daily: daily},
+		Inherited: s.dir.BackupVolumes(),
+		Node:      s.node.Name,
+		Now:       s.clock.Now,
+	})
+	if err != nil {
+		s.faults = append(s.faults, err)
+		return nil
+	}
+	s.told.Volumes = made
+	return made
 }
 
 // members removes the members of etcd whose nodes are deleted.

@@ -29,6 +29,7 @@ import (
 	"github.com/kedge-dev/kedge/internal/controlplane/policycontrol"
 	"github.com/kedge-dev/kedge/internal/controlplane/upgradecontrol"
 	"github.com/kedge-dev/kedge/internal/datastore/backup"
+	"github.com/kedge-dev/kedge/internal/datastore/backup/volumebackups"
 	"github.com/kedge-dev/kedge/internal/datastore/choice"
 	"github.com/kedge-dev/kedge/internal/node/csi"
 )
@@ -191,6 +192,7 @@ func (s *server) addControlPlane(group *component.Group, objects, registrations 
 		group.Add(s.manifests(), s.api, leader, objects)
 		if s.backup != nil {
 			group.Add(s.local.With(s.backup), s.api, leader, objects)
+			group.Add(s.volumeBackups, s.api, leader, objects)
 		}
 		group.Add(s.helm(), s.api, leader, objects)
 	}
@@ -239,8 +241,9 @@ type server struct {
 	gateway  *gatewaycontrol.Compiler
 	plans    *upgradecontrol.Plans
 	others   *servers.Others
-	// backup is nil without a place for it, or without an API server.
-	backup *backup.Backup
+	// backup is nil without a place for it, or without an API server. volumeBackups is nil, too, if the cluster has no volumes of kedge's.
+	backup        *backup.Backup
+	volumeBackups *volumebackups.VolumeBackups
 	// told is what this server tells nodes, and gives to its own node.
 	told agent.Server
 	// leader is nil if this server cannot be elected.
@@ -263,6 +266,7 @@ func (s *server) prepare(listener net.Listener) {
 	s.newPlans()
 	if s.roles.api {
 		s.backup = s.newBackup()
+		s.volumeBackups = s.newVolumeBackups()
 	}
 	if s.roles.api && s.roles.objects.Shared() {
 		s.others = servers.New(s.api.Informers, s.cfg.Server.Advertised(s.node.IPs[0]))

@@ -18,6 +18,8 @@ type Backup struct {
 	Interval string `key:"backup-interval" role:"server" usage:"how long after a change it is in the backup at the latest, 1s or more"`
 	// Keep is ALL/DAILY: see KeepTimes.
 	Keep string `key:"backup-keep" role:"server" usage:"how long the backup has every state, and after that one state of each day"`
+	// Volumes is empty if no volumes are backed up by a schedule.
+	Volumes string `key:"backup-volumes" role:"server" usage:"when to back up the contents of volumes, in cron's syntax, such as 0 3 * * *"`
 }
 
 // KeepTimes returns Keep parsed: how long every state is kept, and how long one state of each day is.

@@ -204,6 +204,14 @@ func (v *validator) backup(b *Backup) {
 	if _, _, err := b.KeepTimes(); err != nil {
 		v.fault("backup-keep", "%v", err)
 	}
+	if b.Volumes != "" {
+		if _, err := cron.ParseStandard(b.Volumes); err != nil {
+			v.fault("backup-volumes", "invalid schedule %q: use cron's syntax, such as 0 3 * * *: %v", b.Volumes, err)
+		}
+		if b.Location == "" {
+			v.fault("backup-volumes", "set backup, too: the contents of volumes are written there")
+		}
+	}
 	if b.Location == "" {
 		return
 	}

@@ -146,6 +146,9 @@ func (d Dir) Restore() string { return d.join("server", "restore.json") }
 // BackupWriter is the key with which a restored server writes the backup, until it has put it into the cluster.
 func (d Dir) BackupWriter() string { return d.join("server", "backup-writer.json") }
 
+// BackupVolumes says which volumes come back after a restore, until the server has put it into the cluster.
+func (d Dir) BackupVolumes() string { return d.join("server", "backup-volumes.json") }
+
 // Restoring is the folder of the data that are about to replace the datastore.
 func (d Dir) Restoring() string { return d.join("server", "restoring") }
 

@@ -34,6 +34,9 @@ const (
 	// NodeAnnotation is on a claim, and names the node on which its volume is to be made.
 	// The scheduler sets it (the same package, AnnSelectedNode).
 	NodeAnnotation = "volume.kubernetes.io/selected-node"
+	// BackupParameter is a parameter of StorageClasses. Its value true or false says whether the schedule of the
+	// backup takes the volumes of the class.
+	BackupParameter = "backup"
 	// VolumeFinalizer keeps a volume's object until its node has deleted the data. It is
 	// external-provisioner's finalizer, which the binder of volumes expects of drivers.
 	//upstream:relies-on sigs.k8s.io/sig-storage-lib-external-provisioner/v13/controller/controller.go finalizerPV

@@ -7,6 +7,7 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/upgrades"
 	"github.com/kedge-dev/kedge/internal/cluster/join"
 	"github.com/kedge-dev/kedge/internal/cluster/nodestream"
+	"github.com/kedge-dev/kedge/internal/cluster/volumedata"
 )
 
 // route is one line of the table of routes.
@@ -32,6 +33,7 @@ func (s *Supervisor) routes() []route {
 		{"GET", nodestream.PoliciesPath, s.nodes, nodeStream(s, nodestream.Policies(), s.cfg.Policies)},
 		{"GET", nodestream.RoutesPath, s.nodes, nodeStream(s, nodestream.Routes(), s.cfg.Routes)},
 		{"GET", nodestream.OrdersPath, s.nodes, nodeStream(s, nodestream.Orders(), s.cfg.Orders)},
+		{"", volumedata.Path, s.nodes, s.volumes()},
 		{"GET", upgrades.ExecutablePath, s.nodes, http.HandlerFunc(s.executable)},
 		{"GET", join.SecretsPath, s.servers, http.HandlerFunc(s.secrets)},
 		{"POST", join.MemberPath, s.servers, http.HandlerFunc(s.member)},
@@ -45,6 +47,14 @@ func (s *Supervisor) routes() []route {
 		{"", "/v1-kedge/", nobody, nil},
 		{"", "/", s.asTheAPIDecides, s.cfg.API},
 	}
+}
+
+// volumes keeps the contents of volumes. A server without a backup has nothing to do with them.
+func (s *Supervisor) volumes() http.Handler {
+	if s.cfg.Volumes == nil {
+		return http.NotFoundHandler()
+	}
+	return volumedata.Handler(s.cfg.Volumes, nodeOf)
 }
 
 // mux dispatches by a table of routes. It is not http.ServeMux, because that redirects

@@ -25,6 +25,7 @@ import (
 	"github.com/kedge-dev/kedge/internal/cluster/join"
 	"github.com/kedge-dev/kedge/internal/cluster/pki"
 	"github.com/kedge-dev/kedge/internal/cluster/registration"
+	"github.com/kedge-dev/kedge/internal/cluster/volumedata"
 )
 
 // stopPatience is how long requests may take to end when the Supervisor stops. The API
@@ -62,6 +63,8 @@ type Config struct {
 	// Orders sends a node what it is to run, in the same way. It is nil if this server does
 	// not know.
 	Orders func(ctx context.Context, node string, send func(upgrades.Order) error) error
+	// Volumes keeps the contents of volumes. It is nil if this server has no backup.
+	Volumes volumedata.Server
 	// Executable opens the executable with a digest. Its error is fs.ErrNotExist if this
 	// server does not have it. It is nil if this server has none.
 	Executable func(digest string) (*os.File, error)

@@ -29,6 +29,7 @@ import (
 	"github.com/kedge-dev/kedge/internal/datastore/backup/chain"
 	"github.com/kedge-dev/kedge/internal/datastore/backup/place"
 	"github.com/kedge-dev/kedge/internal/datastore/backup/records"
+	"github.com/kedge-dev/kedge/internal/datastore/backup/volumes"
 )
 
 // The Secret in kube-system has what a server needs to write.
@@ -172,6 +173,19 @@ func (b *Backup) run(ctx context.Context, cluster kubernetes.Interface) {
 		}
 		return loop.Next{}, err
 	})
+}
+
+// Volumes opens the store of the contents of volumes.
+func (b *Backup) Volumes(ctx context.Context, cluster kubernetes.Interface) (*volumes.Store, error) {
+	writer, err := readWriter(ctx, cluster)
+	if err != nil {
+		return nil, err
+	}
+	at, err := b.cfg.Open(ctx, cluster)
+	if err != nil {
+		return nil, err
+	}
+	return volumes.New(at, writer)
 }
 
 // session is the time in which one connection to the datastore and one view of the place hold.

@@ -8,7 +8,7 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/config"
 	"github.com/kedge-dev/kedge/internal/base/host"
 	"github.com/kedge-dev/kedge/internal/datastore"
-	"github.com/kedge-dev/kedge/internal/datastore/backup/recover"
+	"github.com/kedge-dev/kedge/internal/datastore/backup/comeback"
 	"github.com/kedge-dev/kedge/internal/datastore/etcd"
 	"github.com/kedge-dev/kedge/internal/datastore/snapshot"
 )
@@ -82,16 +82,16 @@ func Restore(ctx context.Context, cfg *config.Config, file string) (*snapshot.Re
 }
 
 // RestoreState replaces the stored objects of a server that does not run by those of a backup.
-func RestoreState(ctx context.Context, cfg *config.Config, state *recover.State) (*snapshot.Restored, error) {
+func RestoreState(ctx context.Context, cfg *config.Config, state *comeback.State, volumes []*comeback.Volume) (*snapshot.Restored, error) {
 	saving, err := restoring(cfg)
 	if err != nil {
 		return nil, err
 	}
-	return state.Restore(ctx, saving)
+	return state.Restore(ctx, saving, volumes)
 }
 
 // CopyState makes a server that does not run of the state of a backup. The server has no part in the backup.
-func CopyState(ctx context.Context, cfg *config.Config, state *recover.State) error {
+func CopyState(ctx context.Context, cfg *config.Config, state *comeback.State) error {
 	saving, err := restoring(cfg)
 	if err != nil {
 		return err

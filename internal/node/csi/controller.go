@@ -152,6 +152,9 @@ func (d *Driver) ControllerExpandVolume(_ context.Context, request *csi.Controll
 	if err != nil {
 		return nil, err
 	}
+	if request.CapacityRange.RequiredBytes <= v.Size {
+		return &csi.ControllerExpandVolumeResponse{CapacityBytes: v.Size, NodeExpansionRequired: true}, nil
+	}
 	used, err := d.store.InUse(v)
 	if err != nil {
 		return nil, fault(err)

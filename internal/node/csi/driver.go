@@ -53,6 +53,8 @@ type Driver struct {
 	// registers is closed when the kubelet can register the driver.
 	registers chan struct{}
 	once      sync.Once
+	// coming has a progress for each volume whose contents come from a backup.
+	coming sync.Map
 }
 
 var _ csi.ControllerServer = (*Driver)(nil)
@@ -98,7 +100,7 @@ func (d *Driver) Run(ctx context.Context, ready func()) error {
 	server := grpc.NewServer(grpc.WaitForHandlers(true))
 	csi.RegisterIdentityServer(server, &identity{version: d.cfg.Version})
 	csi.RegisterControllerServer(server, d)
-	csi.RegisterNodeServer(server, &nodeServer{node: d.cfg.Node, store: d.store})
+	csi.RegisterNodeServer(server, &nodeServer{node: d.cfg.Node, store: d.store, coming: &d.coming})
 	registration.RegisterRegistrationServer(server, &registrar{socket: d.socket(), onFault: d.cfg.OnFault})
 
 	// The kubelet watches the folder of the second socket, and then calls the first.

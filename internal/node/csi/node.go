@@ -4,8 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/kedge-dev/kedge/internal/node/csi/volume"
 )
@@ -15,6 +18,8 @@ type nodeServer struct {
 	csi.UnimplementedNodeServer
 	node  string
 	store *volume.Store
+	// coming is that of Driver.
+	coming *sync.Map
 }
 
 // NodeGetCapabilities implements csi.NodeServer.
@@ -76,6 +81,9 @@ func (n *nodeServer) NodeStageVolume(_ context.Context, request *csi.NodeStageVo
 		return nil, invalid("the request has no volume ID, no staging path or no capability")
 	}
 	v, err := find(n.store, request.VolumeId)
+	if progress, ok := n.coming.Load(request.VolumeId); ok && err != nil {
+		return nil, status.Error(codes.Unavailable, progress.(fmt.Stringer).String())
+	}
 	if err != nil {
 		return nil, err
 	}

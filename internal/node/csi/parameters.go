@@ -5,6 +5,7 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 
+	"github.com/kedge-dev/kedge/internal/base/localstorage"
 	"github.com/kedge-dev/kedge/internal/node/csi/volume"
 )
 
@@ -28,10 +29,14 @@ func parameters(class map[string]string) (volume.Spec, error) {
 				return spec, invalid("StorageClass parameter enforce: %q is not none: leave the parameter out to enforce the size", value)
 			}
 			spec.Unlimited = true
+		case localstorage.BackupParameter: // servers read it
+			if value != "true" && value != "false" {
+				return spec, invalid("StorageClass parameter %s: %q is neither true nor false", key, value)
+			}
 		case "csi.storage.k8s.io/fstype":
 			spec.FSType = value
 		default:
-			return spec, invalid("unknown StorageClass parameter %s: use a class that has only baseDirectory, shared, enforce and csi.storage.k8s.io/fstype", key)
+			return spec, invalid("unknown StorageClass parameter %s: use a class that has only baseDirectory, shared, enforce, backup and csi.storage.k8s.io/fstype", key)
 		}
 	}
 	return spec, checkFSType(spec.FSType)

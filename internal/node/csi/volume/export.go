@@ -58,11 +58,6 @@ func (s *Store) Export(ctx context.Context, name string, w io.Writer) error {
 	if v.Kind == Image {
 		return s.withCopy(ctx, v, func(c *Volume) error { return c.exportImage(ctx, w) })
 	}
-	release, err := s.locks.read(name)
-	if err != nil {
-		return err
-	}
-	defer release()
 	data, err := os.Open(v.data())
 	if err != nil {
 		return fmt.Errorf("open %s: %w", name, err)

@@ -1,5 +1,5 @@
-// Package recover turns an empty machine into the server whose backup it reads. The command `kedge restore` calls it.
-package recover
+// Package comeback turns an empty machine into the server whose backup it reads. The command `kedge restore` calls it.
+package comeback
 
 import (
 	"context"
@@ -25,8 +25,9 @@ import (
 
 // Backup is one that was opened with its key.
 type Backup struct {
-	key *chain.RecoveryKey
-	log *rebuild.Log
+	key   *chain.RecoveryKey
+	place place.Place
+	log   *rebuild.Log
 }
 
 // Open opens the backup at a place.
@@ -42,7 +43,7 @@ func Open(ctx context.Context, location string, settings config.S3, key *chain.R
 	if len(log.Appointments()) == 0 {
 		return nil, fmt.Errorf("%s has no backup: check the place", at)
 	}
-	return &Backup{key, &rebuild.Log{Chain: log, Open: key.Open}}, nil
+	return &Backup{key, at, &rebuild.Log{Chain: log, Open: key.Open}}, nil
 }
 
 // State is what a backup has of a point in time.
@@ -107,9 +108,15 @@ func (s *State) WriteFiles(name, folder string) (left []string, err error) {
 	return left, nil
 }
 
-// Restore replaces what the server has stored by the state, and lets this machine write the backup. The one before can no longer do that.
-func (s *State) Restore(ctx context.Context, cfg snapshot.Config) (*snapshot.Restored, error) {
-	return s.into(ctx, cfg, func() error { return s.succeed(ctx, cfg.Dir) })
+// Restore replaces what the server has stored by the state, and lets this machine write the backup. The one before can no longer do that. The contents of the
+// volumes come back when the server runs.
+func (s *State) Restore(ctx context.Context, cfg snapshot.Config, volumes []*Volume) (*snapshot.Restored, error) {
+	return s.into(ctx, cfg, func() error {
+		if err := leaveVolumes(cfg.Dir, volumes); err != nil {
+			return err
+		}
+		return s.succeed(ctx, cfg.Dir)
+	})
 }
 
 // Copy replaces what a server has stored by the state. It changes nothing of the backup.

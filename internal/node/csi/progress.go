@@ -1,0 +1,36 @@
+package csi
+
+import (
+	"fmt"
+	"io"
+	"sync/atomic"
+	"time"
+)
+
+// progress counts what was read of an archive.
+type progress struct {
+	io.Reader
+	began, of time.Time
+	size      int64
+	done      atomic.Int64
+}
+
+func (p *progress) Read(b []byte) (int, error) {
+	n, err := p.Reader.Read(b)
+	p.done.Add(int64(n))
+	return n, err
+}
+
+// String says how far it is, to people.
+func (p *progress) String() string {
+	return describeProgress(p.of, p.done.Load(), p.size, time.Since(p.began))
+}
+
+func describeProgress(of time.Time, done, size int64, took time.Duration) string {
+	text := fmt.Sprintf("the data of the volume come from the backup of %s", of.UTC().Format("2006-01-02 15:04 MST"))
+	if done <= 0 || size <= 0 {
+		return text
+	}
+	left := time.Duration(float64(took) / float64(done) * float64(max(size-done, 0)))
+	return fmt.Sprintf("%s: %d %% of %.1f GiB, about %s left", text, 100*done/size, float64(size)/(1<<30), left.Round(time.Second))
+}
