@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -56,9 +57,14 @@ func backupCommand() *cli.Command {
 			Name:      "history",
 			Usage:     "list all versions of an object, with who wrote them and what changed",
 			ArgsUsage: "RESOURCE/NAME",
-			Flags: serverFlags(keyOption(), placeOption(),
-				&cli.StringFlag{Name: namespaceFlag, Aliases: []string{"n"}, Usage: "`NAMESPACE` of the object", Value: metav1.NamespaceDefault}),
-			Action: showHistory,
+			Flags:     serverFlags(keyOption(), placeOption(), namespaceOption("of the object")),
+			Action:    showHistory,
+		}, {
+			Name:      "volume",
+			Usage:     "write the contents of the volume of a claim to standard output, as a tar archive",
+			ArgsUsage: "CLAIM",
+			Flags:     serverFlags(append(readingFlags(), placeOption(), namespaceOption("of the claim"))...),
+			Action:    writeVolume,
 		}, {
 			Name:   "verify",
 			Usage:  "on a server: restore the newest state into an API for a moment, and compare it with the cluster, object by object",
@@ -82,6 +88,40 @@ func keyOption() cli.Flag {
 
 func placeOption() cli.Flag {
 	return &cli.StringFlag{Name: placeFlag, Usage: "where the backup is: s3://ENDPOINT/BUCKET/FOLDER or file:///FOLDER (default: the setting backup)"}
+}
+
+func namespaceOption(whose string) cli.Flag {
+	return &cli.StringFlag{Name: namespaceFlag, Aliases: []string{"n"}, Usage: "`NAMESPACE` " + whose, Value: metav1.NamespaceDefault}
+}
+
+// writeVolume writes the contents of a volume to standard output.
+func writeVolume(c *cli.Context) (err error) {
+	if c.NArg() != 1 {
+		return fmt.Errorf("`kedge backup volume` takes the name of one claim, got %d", c.NArg())
+	}
+	cfg, err := installedConfig(c)
+	if err != nil {
+		return err
+	}
+	state, err := loadBackup(c, cfg, c.String(placeFlag), os.TempDir())
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, state.Close()) }()
+	volumes, err := state.Volumes(c.Context)
+	if err != nil {
+		return err
+	}
+	claim := c.String(namespaceFlag) + "/" + c.Args().First()
+	i := slices.IndexFunc(volumes, func(v *comeback.Volume) bool { return v.Claim == claim })
+	if i < 0 {
+		return fmt.Errorf("the cluster had no claim %s with a volume of kedge's at %s: give another time with --at, or another namespace with -n", claim, state.Time.Local().Format(time.DateTime))
+	}
+	if volumes[i].Fault != nil {
+		return errors.New(volumes[i].String())
+	}
+	fmt.Fprintf(c.App.ErrWriter, "kedge: this is %s\n", volumes[i])
+	return state.WriteVolume(c.Context, volumes[i], c.App.Writer)
 }
 
 // openBackup gives a command the state of an earlier time.
@@ -327,11 +367,7 @@ func checkVolumes(c *cli.Context, state *comeback.State, volumes []*comeback.Vol
 		if volume.Backup == nil {
 			continue // it was said
 		}
-		fault := volume.Fault
-		if fault == nil {
-			fault = state.CheckVolume(c.Context, volume)
-		}
-		if fault != nil {
+		if fault := state.WriteVolume(c.Context, volume, io.Discard); fault != nil {
 			faults = append(faults, fmt.Errorf("volume %s: %w", volume.Name, fault))
 		}
 	}

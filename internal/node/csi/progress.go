@@ -5,6 +5,8 @@ import (
 	"io"
 	"sync/atomic"
 	"time"
+
+	"github.com/dustin/go-humanize"
 )
 
 // progress counts what was read of an archive.
@@ -32,5 +34,5 @@ func describeProgress(of time.Time, done, size int64, took time.Duration) string
 		return text
 	}
 	left := time.Duration(float64(took) / float64(done) * float64(max(size-done, 0)))
-	return fmt.Sprintf("%s: %d %% of %.1f GiB, about %s left", text, 100*done/size, float64(size)/(1<<30), left.Round(time.Second))
+	return fmt.Sprintf("%s: %d %% of %s, about %s left", text, 100*done/size, humanize.IBytes(uint64(size)), left.Round(time.Second))
 }

@@ -1,7 +1,10 @@
 package keep
 
 import (
+	"archive/tar"
+	"bytes"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 	"testing"
@@ -95,7 +98,7 @@ func TestVolumes(t *testing.T) {
 		t.Errorf("a claim that is left out has %v", found)
 	}
 	for _, name := range []string{"image", "plain", "elsewhere"} {
-		if newest := completed(c, name)[len(completed(c, name))-1]; !strings.Contains(newest, " 20.0 MiB ") || strings.HasSuffix(newest, " 20.0 MiB") {
+		if newest := completed(c, name)[len(completed(c, name))-1]; !strings.Contains(newest, " 20 MiB ") || strings.HasSuffix(newest, " 20 MiB") {
 			t.Errorf("the newest backup of claim %s is %s, want 20 MiB of which little was sent", name, newest)
 		}
 	}
@@ -133,6 +136,7 @@ func TestVolumes(t *testing.T) {
 	if said := c.Kubectl("exec", "image", "--", "cat", "/data/later"); said != "later" {
 		t.Errorf("the file of a later backup has %q", said)
 	}
+	inArchive(t, host, "image", "./later", "later\n")
 	if said := c.Kubectl("exec", "elsewhere", "--", "cat", "/data/newest"); said != "newest" {
 		t.Errorf("the volume that was not lost has %q", said)
 	}
@@ -148,7 +152,29 @@ func TestVolumes(t *testing.T) {
 	}
 	before := len(completed(c, "image"))
 	backedUp("a backup by the restored server", before+1)
-	if newest := completed(c, "image")[before]; strings.HasSuffix(newest, " 20.0 MiB") {
+	if newest := completed(c, "image")[before]; strings.HasSuffix(newest, " 20 MiB") {
 		t.Errorf("the restored server has sent everything again: %s", newest)
+	}
+}
+
+// inArchive checks a file of a volume that `kedge backup volume` writes.
+func inArchive(t *testing.T, host *harness.Host, claim, name, want string) {
+	t.Helper()
+	output, err := host.Kedge(t.Context(), "backup", "volume", claim, "--key", "/opt/key").Output()
+	if err != nil {
+		t.Fatalf("kedge backup volume: %v", err)
+	}
+	for archive := tar.NewReader(bytes.NewReader(output)); ; {
+		header, err := archive.Next()
+		if err != nil {
+			t.Fatalf("find %s in an archive of %d bytes: %v", name, len(output), err)
+		}
+		if header.Name != name {
+			continue
+		}
+		if text, err := io.ReadAll(archive); err != nil || string(text) != want {
+			t.Errorf("%s in the archive has %q, %v, want %q", name, text, err, want)
+		}
+		return
 	}
 }

@@ -110,13 +110,16 @@ func (b *Backup) volumes() (*volumes.Store, error) {
 	return volumes.Reader(b.place, b.key.Names())
 }
 
-// CheckVolume reads and verifies all contents of a volume.
-func (s *State) CheckVolume(ctx context.Context, v *Volume) error {
+// WriteVolume writes the contents of a volume, a tar archive, to w. It verifies each part before it writes it.
+func (s *State) WriteVolume(ctx context.Context, v *Volume, w io.Writer) error {
+	if v.Fault != nil {
+		return v.Fault
+	}
 	store, err := s.backup.volumes()
 	if err != nil {
 		return err
 	}
-	return store.Restore(ctx, v.version, v.secret, io.Discard, nil)
+	return store.Restore(ctx, v.version, v.secret, w, nil)
 }
 
 // leaveVolumes tells the server, before its first start, which volumes come back.

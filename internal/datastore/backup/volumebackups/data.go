@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/dustin/go-humanize"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -73,7 +74,7 @@ func (k *VolumeBackups) Save(ctx context.Context, node, volume string, about jso
 	return k.end(ctx, v, func() error {
 		return k.objects.change(ctx, v, func(s *Status) bool {
 			s.Phase, s.Version, s.CompletionTime, s.Progress = Completed, &saved.Ref, &now, ""
-			s.Size, s.Sent = inBytes(saved.Size), inBytes(saved.Sent)
+			s.Size, s.Sent = humanize.IBytes(uint64(saved.Size)), humanize.IBytes(uint64(saved.Sent))
 			return true
 		})
 	})
@@ -104,7 +105,7 @@ func (k *VolumeBackups) save(ctx context.Context, v *VolumeBackup, about json.Ra
 			at := metav1.NewTime(now)
 			// The next progress may succeed.
 			_ = k.objects.change(ctx, v, func(s *Status) bool {
-				s.Progress, s.UpdateTime = inBytes(done)+" read", &at
+				s.Progress, s.UpdateTime = humanize.IBytes(uint64(done))+" read", &at
 				return s.Phase == Running
 			})
 		}
@@ -153,17 +154,4 @@ func (k *VolumeBackups) Tell(ctx context.Context, node, volume string, report vo
 		return err
 	}
 	return k.end(ctx, v, func() error { return k.failed(ctx, v, report.Fault) })
-}
-
-// inBytes writes a size for people.
-func inBytes(size int64) string {
-	const units = "KMGT"
-	if size < 1<<10 {
-		return fmt.Sprintf("%d B", size)
-	}
-	value, unit := float64(size)/(1<<10), 0
-	for value >= 1<<10 && unit < len(units)-1 {
-		value, unit = value/(1<<10), unit+1
-	}
-	return fmt.Sprintf("%.1f %ciB", value, units[unit])
 }

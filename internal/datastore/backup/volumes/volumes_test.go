@@ -3,6 +3,7 @@ package volumes
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"io"
 	"io/fs"
@@ -14,6 +15,9 @@ import (
 	"testing"
 	"testing/iotest"
 	"time"
+
+	"filippo.io/age"
+	"github.com/klauspost/compress/zstd"
 
 	"github.com/kedge-dev/kedge/internal/base/config"
 	"github.com/kedge-dev/kedge/internal/datastore/backup/chain"
@@ -240,6 +244,42 @@ func TestThief(t *testing.T) {
 		if slices.ContainsFunc(f.pieces(t), func(other string) bool { return filepath.Base(other) == filepath.Base(file) }) {
 			t.Error("two clusters name the same content alike")
 		}
+	}
+}
+
+// TestReadable reads a version without this package, as docs/backup.md says.
+func TestReadable(t *testing.T) {
+	f := newFixture(t)
+	content := random(9 << 20)
+	saved := f.save(t, noon, nil, content)
+	text, err := os.ReadFile(filepath.Join(f.folder, "volumes", "pvc-1", "versions", saved.Name))
+	must(t, err)
+	var version struct {
+		Key    []byte
+		Pieces []string
+	}
+	must(t, json.Unmarshal(text, &version))
+	open := func(identity string, sealed []byte) []byte {
+		parsed, err := age.ParseX25519Identity(identity)
+		must(t, err)
+		decrypted, err := age.Decrypt(bytes.NewReader(sealed), parsed)
+		must(t, err)
+		unpacked, err := zstd.NewReader(decrypted)
+		must(t, err)
+		defer unpacked.Close()
+		opened, err := io.ReadAll(unpacked)
+		must(t, err)
+		return opened
+	}
+	key := string(open(f.key.String(), version.Key))
+	var got []byte
+	for _, piece := range version.Pieces {
+		sealed, err := os.ReadFile(filepath.Join(f.folder, "volumes", "pvc-1", "pieces", piece[:1], piece[1:]))
+		must(t, err)
+		got = append(got, open(key, sealed)...)
+	}
+	if !bytes.Equal(got, content) {
+		t.Errorf("got %d bytes, want %d", len(got), len(content))
 	}
 }
 
