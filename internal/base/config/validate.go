@@ -272,6 +272,10 @@ func (v *validator) datastore(d *Datastore) {
 		if scheme == "http" && d.CAFile+d.CertFile+d.KeyFile != "" {
 			v.fault("datastore-endpoint", "begins with http://, but datastore-cafile, datastore-certfile or datastore-keyfile is set, which are for TLS: use https://")
 		}
+	case scheme == "t4":
+		v.fault("datastore-endpoint", "kedge has no T4 datastore. To lose nothing with the server's disk, remove the setting, and set backup to s3://ENDPOINT/BUCKET/FOLDER. See docs/backup.md")
+	case scheme == "nats":
+		v.fault("datastore-endpoint", "kedge has no NATS datastore. Remove the setting, and for several servers set cluster-init on the first, or use postgres:// or mysql://. See docs/datastores.md")
 	case d.Endpoint != "" && !slices.Contains([]string{"postgres", "postgresql", "mysql"}, scheme):
 		v.fault("datastore-endpoint", "unknown kind of datastore: begin with postgres://, with mysql://, or for etcd with https:// or http://. For kedge's own datastore remove the setting")
 	case d.Endpoint == "" && d.CAFile+d.CertFile+d.KeyFile != "":
