@@ -84,6 +84,9 @@ func backupText(b *backup.Status, now time.Time) string {
 	if !b.Newest.IsZero() {
 		text += fmt.Sprintf(", %s, newest change written %s ago", byteSize(b.Size), now.Sub(b.Newest).Truncate(time.Second))
 	}
+	if !b.Verified.IsZero() {
+		text += fmt.Sprintf(", verified %s ago", now.Sub(b.Verified).Truncate(time.Second))
+	}
 	if !b.Waiting.IsZero() {
 		text += fmt.Sprintf(", a change waits for %s", now.Sub(b.Waiting).Truncate(time.Second))
 	}

@@ -185,8 +185,9 @@ func (s *server) newBackup() *backup.Backup {
 	if settings.Location == "" {
 		return nil
 	}
-	interval, _ := time.ParseDuration(settings.Interval) // config has checked both
+	interval, _ := time.ParseDuration(settings.Interval) // config has checked all three
 	all, daily, _ := settings.KeepTimes()
+	verify, _ := settings.VerifyEvery()
 	etc := filepath.Dir(config.DefaultPath)
 	kept := backup.Server{
 		Node: s.node.Name, Dir: s.dir, Etc: etc,
@@ -205,6 +206,8 @@ func (s *server) newBackup() *backup.Backup {
 		Location:  settings.Location,
 		Interval:  interval,
 		Keep:      backup.Keep{All: all, Daily: daily},
+		Verify:    verify,
+		Folder:    s.dir.Server(),
 		Connect:   s.store.Connect,
 		Keys:      []string{encryption.KeyringKey, join.FixedKey},
 		Leases:    s.choice.Kind.IsEtcd(),

@@ -18,6 +18,8 @@ type Backup struct {
 	Interval string `key:"backup-interval" role:"server" usage:"how long after a change it is in the backup at the latest, 1s or more"`
 	// Keep is ALL/DAILY: see KeepTimes.
 	Keep string `key:"backup-keep" role:"server" usage:"how long the backup has every state, and after that one state of each day"`
+	// Verify is never, daily or weekly: see VerifyEvery.
+	Verify string `key:"backup-verify" role:"server" usage:"how often to read the backup back and compare it with the cluster: daily, weekly or never"`
 	// Volumes is empty if no volumes are backed up by a schedule.
 	Volumes string `key:"backup-volumes" role:"server" usage:"when to back up the contents of volumes, in cron's syntax, such as 0 3 * * *"`
 }
@@ -35,6 +37,16 @@ func (b *Backup) KeepTimes() (all, daily time.Duration, err error) {
 		}
 	}
 	return 0, 0, fmt.Errorf("%q does not say how long: write the days with every state and the days with one state each, such as 7d/90d. The second must not be less than the first", b.Keep)
+}
+
+// VerifyEvery returns Verify parsed. It is 0 for never.
+func (b *Backup) VerifyEvery() (time.Duration, error) {
+	const day = 24 * time.Hour
+	every, ok := map[string]time.Duration{"never": 0, "daily": day, "weekly": 7 * day}[b.Verify]
+	if !ok {
+		return 0, fmt.Errorf("unknown interval %q: use daily, weekly or never", b.Verify)
+	}
+	return every, nil
 }
 
 // inDays reads a duration of whole days, such as 7d.

@@ -245,7 +245,7 @@ func Default() *Config {
 			WriteKubeconfigMode: "0600",
 			WriteKubeconfigName: "default",
 			SecretsEncryption:   true,
-			Backup:              Backup{Interval: "10s", Keep: "7d/90d"},
+			Backup:              Backup{Interval: "10s", Keep: "7d/90d", Verify: "weekly"},
 			Snapshots: Snapshots{
 				ScheduleCron: "0 */12 * * *",
 				Retention:    5,

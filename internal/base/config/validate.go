@@ -204,6 +204,9 @@ func (v *validator) backup(b *Backup) {
 	if _, _, err := b.KeepTimes(); err != nil {
 		v.fault("backup-keep", "%v", err)
 	}
+	if _, err := b.VerifyEvery(); err != nil {
+		v.fault("backup-verify", "%v", err)
+	}
 	if b.Volumes != "" {
 		if _, err := cron.ParseStandard(b.Volumes); err != nil {
 			v.fault("backup-volumes", "invalid schedule %q: use cron's syntax, such as 0 3 * * *: %v", b.Volumes, err)

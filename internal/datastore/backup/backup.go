@@ -51,6 +51,9 @@ type Config struct {
 	// Interval is how long after a change it is written at the latest, as long as the place answers.
 	Interval time.Duration
 	Keep     Keep
+	// Verify is how often the backup is read back and compared with the datastore, or 0. Folder is where the state is kept meanwhile.
+	Verify time.Duration
+	Folder string
 	// Connect returns a client of the datastore, which the caller closes.
 	Connect func() (*clientv3.Client, error)
 	// Leases is true if a lease of the datastore is a number, as etcd's, and not a duration in seconds, as kine's.
@@ -95,6 +98,10 @@ type Status struct {
 	// Base is when the last whole state was written, and Size is how large it and the changes since are, in bytes.
 	Base time.Time `json:"base,omitzero"`
 	Size int64     `json:"sizeBytes,omitempty"`
+	// Verified is when the backup was last read and found to have the state of the cluster. It is zero if this server has not done so.
+	Verified time.Time `json:"verified,omitzero"`
+	// Differs says that the backup did not have the state of the cluster. It is empty if it has.
+	Differs string `json:"differs,omitempty"`
 	// Fault says why nothing is written, and what to do. It is empty if the backup works.
 	Fault string `json:"fault,omitempty"`
 }
@@ -191,11 +198,17 @@ func (b *Backup) Volumes(ctx context.Context, cluster kubernetes.Interface) (*vo
 // session is the time in which one connection to the datastore and one view of the place hold.
 type session struct {
 	*Backup
-	client *clientv3.Client
-	chain  *chain.Chain
-	writer *chain.Writer
-	// recipients can read what is written.
+	cluster kubernetes.Interface
+	client  *clientv3.Client
+	chain   *chain.Chain
+	writer  *chain.Writer
+	// recipients can read what is written. own is one of them, and is only in memory.
 	recipients []age.Recipient
+	own        *age.X25519Identity
+	// foreign is the number of the newest entry that other servers, or earlier sessions, have written.
+	foreign int64
+	// verified is when the backup was last verified.
+	verified time.Time
 	// tail is the newest entry. It is nil if there is none.
 	tail *chain.Entry
 	term int64
@@ -207,7 +220,7 @@ type session struct {
 
 // session writes until something fails.
 func (b *Backup) session(ctx context.Context, cluster kubernetes.Interface) error {
-	writer, err := readWriter(ctx, cluster)
+	writer, verified, err := readSecret(ctx, cluster)
 	if err != nil {
 		return err
 	}
@@ -216,8 +229,8 @@ func (b *Backup) session(ctx context.Context, cluster kubernetes.Interface) erro
 		return fmt.Errorf("backup: %w", err)
 	}
 	defer client.Close()
-	s := &session{Backup: b, client: client, writer: writer, files: map[string]fingerprint{}, lifetimes: map[int64]int64{}}
-	if err := s.begin(ctx, cluster); err != nil {
+	s := &session{Backup: b, cluster: cluster, client: client, writer: writer, verified: verified, files: map[string]fingerprint{}, lifetimes: map[int64]int64{}}
+	if err := s.begin(ctx); err != nil {
 		return err
 	}
 	for {
@@ -232,23 +245,30 @@ var errNoKey = errors.New("there is no recovery key yet, so nothing is written t
 
 // readWriter returns what the cluster keeps in order to write.
 func readWriter(ctx context.Context, cluster kubernetes.Interface) (*chain.Writer, error) {
+	writer, _, err := readSecret(ctx, cluster)
+	return writer, err
+}
+
+// readSecret also returns when the backup was last verified.
+func readSecret(ctx context.Context, cluster kubernetes.Interface) (*chain.Writer, time.Time, error) {
 	secret, err := cluster.CoreV1().Secrets(metav1.NamespaceSystem).Get(ctx, SecretName, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
-		return nil, errNoKey
+		return nil, time.Time{}, errNoKey
 	}
 	if err != nil {
-		return nil, fmt.Errorf("read the key of the backup: %w", err)
+		return nil, time.Time{}, fmt.Errorf("read the key of the backup: %w", err)
 	}
 	var w chain.Writer
 	if err := json.Unmarshal(secret.Data[secretKey], &w); err != nil {
-		return nil, fmt.Errorf("read Secret %s in %s: %w", SecretName, metav1.NamespaceSystem, err)
+		return nil, time.Time{}, fmt.Errorf("read Secret %s in %s: %w", SecretName, metav1.NamespaceSystem, err)
 	}
-	return &w, nil
+	verified, _ := time.Parse(time.RFC3339, secret.Annotations[verifiedAnnotation]) // without it, the backup is verified now
+	return &w, verified, nil
 }
 
 // begin looks where the log ends.
-func (s *session) begin(ctx context.Context, cluster kubernetes.Interface) error {
-	at, err := s.cfg.Open(ctx, cluster)
+func (s *session) begin(ctx context.Context) error {
+	at, err := s.cfg.Open(ctx, s.cluster)
 	if err != nil {
 		return err
 	}
@@ -264,19 +284,26 @@ func (s *session) begin(ctx context.Context, cluster kubernetes.Interface) error
 	if s.recipients, err = s.writer.Recipients(); err != nil {
 		return err
 	}
+	if s.cfg.Verify > 0 {
+		if s.own, err = age.GenerateX25519Identity(); err != nil {
+			return fmt.Errorf("make key to verify the backup: %w", err)
+		}
+		s.recipients = append(s.recipients, s.own.Recipient())
+	}
 	current, err := s.current(ctx)
 	if err != nil {
 		return err
 	}
 	s.term = 1
 	if s.tail != nil {
-		s.term = s.tail.Term + 1
+		s.term, s.foreign = s.tail.Term+1, s.tail.Number
 		if s.tail.To > current {
 			return fmt.Errorf("the backup has revision %d, and this cluster is at %d: another machine has continued this cluster. "+
 				"If this one is to continue, set backup to another folder", s.tail.To, current)
 		}
 	}
 	s.wrote()
+	s.change(func(status *Status) { status.Verified = s.verified })
 	return nil
 }
 
@@ -338,6 +365,9 @@ func (s *session) append(ctx context.Context, e chain.Entry, content []byte) err
 func (s *session) turn(ctx context.Context) error {
 	if s.baseIsDue() {
 		return s.writeBase(ctx, false)
+	}
+	if s.verificationIsDue() {
+		return s.verify(ctx)
 	}
 	batch, err := s.collect(ctx)
 	if errors.Is(err, errCompacted) {

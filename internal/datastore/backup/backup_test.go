@@ -46,6 +46,7 @@ type cluster struct {
 	interval time.Duration
 	keep     Keep
 	now      func() time.Time
+	verify   time.Duration
 
 	// last is the revision of the last change of an object.
 	last int64
@@ -109,7 +110,7 @@ func (c *cluster) chain() *chain.Chain {
 func (c *cluster) start() (b *Backup, stop func()) {
 	b = New(Config{
 		Open:     func(context.Context, kubernetes.Interface) (place.Place, error) { return c.place, nil },
-		Location: c.place.String(), Interval: c.interval, Keep: c.keep, Connect: c.connect, Leases: c.leases, Now: c.now,
+		Location: c.place.String(), Interval: c.interval, Keep: c.keep, Verify: c.verify, Folder: c.t.TempDir(), Connect: c.connect, Leases: c.leases, Now: c.now,
 		Files: func() ([]records.File, error) {
 			c.mu.Lock()
 			defer c.mu.Unlock()

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
-	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/kedge-dev/kedge/internal/datastore/backup/chain"
 	"github.com/kedge-dev/kedge/internal/datastore/backup/records"
@@ -71,28 +70,11 @@ func (w *baseWriter) write(ctx context.Context) (revision int64, err error) {
 			return 0, err
 		}
 	}
-	from, end := prefix, clientv3.GetPrefixRangeEnd(prefix)
-	for {
-		page, err := w.client.Get(ctx, from, clientv3.WithRange(end), clientv3.WithLimit(pageSize), clientv3.WithRev(revision))
-		if err != nil {
-			return 0, fmt.Errorf("read objects for the backup: %w", err)
-		}
-		if revision == 0 {
-			revision = page.Header.Revision
-		}
-		for _, kv := range page.Kvs {
-			if !w.belongs(kv.Key) {
-				continue
-			}
-			if err := w.add(ctx, kv); err != nil {
-				return 0, err
-			}
-		}
-		if !page.More || len(page.Kvs) == 0 {
-			return revision, w.flush(ctx)
-		}
-		from = string(page.Kvs[len(page.Kvs)-1].Key) + "\x00"
+	revision, err = w.eachObject(ctx, 0, func(kv *mvccpb.KeyValue) error { return w.add(ctx, kv) })
+	if err != nil {
+		return 0, err
 	}
+	return revision, w.flush(ctx)
 }
 
 // add adds an object to the part.

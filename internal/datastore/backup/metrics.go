@@ -23,9 +23,10 @@ func (b *Backup) register() {
 	}{
 		{"kedge_backup_newest_age_seconds", "How long ago the newest entry of the backup was written.", func(s Status) float64 { return age(s.Newest) }},
 		{"kedge_backup_waiting_seconds", "How long the oldest change has waited that is not in the backup, or 0.", func(s Status) float64 { return age(s.Waiting) }},
+		{"kedge_backup_verified_age_seconds", "How long ago the backup was last read and found to have the state of the cluster.", func(s Status) float64 { return age(s.Verified) }},
 		{"kedge_backup_size_bytes", "Size of the last base of the backup and of the changes since, in bytes.", func(s Status) float64 { return float64(s.Size) }},
-		{"kedge_backup_failing", "1 if the backup cannot be written, otherwise 0.", func(s Status) float64 {
-			if s.Fault != "" {
+		{"kedge_backup_failing", "1 if the backup cannot be written, or was found not to have the state of the cluster, otherwise 0.", func(s Status) float64 {
+			if s.Fault != "" || s.Differs != "" {
 				return 1
 			}
 			return 0

@@ -126,6 +126,9 @@ func (c *Config) report(ctx context.Context, _ localapi.Nothing) (Report, error)
 		if b := report.Backup; b != nil && b.Fault != "" {
 			report.Cluster.Problems = append(report.Cluster.Problems, Problem{What: "changes are not in the backup " + b.Location, Do: b.Fault})
 		}
+		if b := report.Backup; b != nil && b.Differs != "" {
+			report.Cluster.Problems = append(report.Cluster.Problems, Problem{What: "the backup " + b.Location + " was wrong", Do: b.Differs})
+		}
 		if c.Problems != nil {
 			report.Cluster.Problems = append(report.Cluster.Problems, c.Problems()...)
 		}
