@@ -85,10 +85,23 @@ func (k userMode) command(l *life) *harness.Cmd {
 }
 
 // booted gives a kernel of the package a clock speed in /proc/cpuinfo, without which cAdvisor does not
-// start.
+// start. A unit does that at the next boots, before kedge starts.
 func (k userMode) booted(t *testing.T, l *life) {
 	t.Helper()
-	l.sh(t, `grep -q "cpu MHz" /proc/cpuinfo || { sed 's/^vendor_id.*/&\ncpu MHz\t\t: 2000.000/' /proc/cpuinfo >/run/cpuinfo && mount --bind /run/cpuinfo /proc/cpuinfo; }`)
+	l.sh(t, `grep -q "cpu MHz" /proc/cpuinfo || {
+cat >/etc/systemd/system/clock-speed.service <<'END'
+[Unit]
+DefaultDependencies=no
+After=systemd-remount-fs.service
+Before=sysinit.target
+[Service]
+Type=oneshot
+RemainAfterExit=yes
+ExecStart=/bin/sh -c "sed 's/^vendor_id.*/&\\ncpu MHz\\t\\t: 2000.000/' /proc/cpuinfo >/run/cpuinfo && mount --bind /run/cpuinfo /proc/cpuinfo"
+[Install]
+RequiredBy=sysinit.target
+END
+systemctl enable --now clock-speed.service; }`)
 }
 
 // mount tries the two ways in which kernels take the folder: the second one is that of kernels before 6.11.
