@@ -238,7 +238,7 @@ older = $(BUILD)/older/$(1)/kedge
 # Tests in which kedge upgrades itself need a later version of the same commit.
 NEXT := $(BUILD)/next/kedge
 
-e2e: bin/kedge $(NEXT) $(BUILD)/busybox $(BUILD)/prometheus $(GOTESTSUM) $(call older,$(OLDER)) $(call older,$(OLDEST)) ## tests/e2e: one folder per scenario (root)
+e2e: bin/kedge $(NEXT) $(BUILD)/busybox $(BUILD)/prometheus $(BUILD)/versitygw $(GOTESTSUM) $(call older,$(OLDER)) $(call older,$(OLDEST)) ## tests/e2e: one folder per scenario (root)
 	@scripts/need.sh nftables
 	KEDGE_BINARY=$(CURDIR)/bin/kedge KEDGE_NEXT=$(CURDIR)/$(NEXT) \
 		KEDGE_OLDER=$(CURDIR)/$(call older,$(OLDER)) KEDGE_OLDEST=$(CURDIR)/$(call older,$(OLDEST)) \
@@ -285,6 +285,10 @@ $(BUILD)/busybox: scripts/debianprogram.sh scripts/aptlists.sh
 
 $(BUILD)/prometheus: scripts/debianprogram.sh scripts/aptlists.sh
 	scripts/debianprogram.sh prometheus:$(DEBARCH) prometheus $@
+
+# A server of S3, for backups.
+$(BUILD)/versitygw:
+	GOFLAGS= GOARCH= CGO_ENABLED=0 GOBIN=$(CURDIR)/$(BUILD) go install -trimpath -ldflags '-s -w' github.com/versity/versitygw/cmd/versitygw@v1.8.0
 
 CONFORMANCE := build/conformance
 CONFORMANCE_TEST := KUBE_WATCHCACHE_CONSISTENCY_CHECKER=true KEDGE_BINARY=$(CURDIR)/bin/kedge go test -count=1 -timeout 6h -v ./tests/conformance

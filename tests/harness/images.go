@@ -28,13 +28,19 @@ func (h *Host) Preload(archives ...string) {
 // can use it for commands that the machine may lack.
 func Busybox(t T) string {
 	t.Helper()
+	return Built(t, "busybox")
+}
+
+// Built returns the path of a program that `make` gets for tests.
+func Built(t T, name string) string {
+	t.Helper()
 	repository, err := Repository()
 	if err != nil {
-		t.Fatalf("find busybox: %v", err)
+		t.Fatalf("find %s: %v", name, err)
 	}
-	path := filepath.Join(repository, "build", runtime.GOARCH, "busybox")
+	path := filepath.Join(repository, "build", runtime.GOARCH, name)
 	if _, err := os.Stat(path); err != nil {
-		t.Fatalf("find busybox, which `make` gets: %v", err)
+		t.Fatalf("find %s, which `make %s` gets: %v", name, filepath.Join("build", runtime.GOARCH, name), err)
 	}
 	return path
 }

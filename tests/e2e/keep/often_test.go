@@ -32,6 +32,8 @@ type writer struct {
 	acknowledged []time.Time
 	// begun is how many steps were sent.
 	begun int
+	// pause is how long it waits after a step.
+	pause time.Duration
 }
 
 const behind = 5
@@ -66,6 +68,7 @@ func (w *writer) write(client kubernetes.Interface) {
 			}
 		}
 		w.acknowledged = append(w.acknowledged, time.Now())
+		time.Sleep(w.pause)
 	}
 }
 
