@@ -98,7 +98,7 @@ func (d *daemon) WaitExit(timeout time.Duration) int {
 	select {
 	case <-d.exited:
 		return d.cmd.ProcessState.ExitCode()
-	case <-time.After(timeout):
+	case <-time.After(Slowly(timeout)):
 		// SIGQUIT writes to the log what kedge is waiting for.
 		_ = d.cmd.Process.Signal(syscall.SIGQUIT)
 		time.Sleep(time.Second)

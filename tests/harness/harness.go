@@ -20,6 +20,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -145,10 +146,23 @@ func (s *Suite) Cleanup(f func()) {
 	s.cleanups = append(s.cleanups, f)
 }
 
+// slowVariable has how many times as long as usual this machine may take, for example because it is emulated.
+const slowVariable = "KEDGE_SLOW"
+
+// Slowly returns how long something may take on this machine that takes at most d elsewhere.
+func Slowly(d time.Duration) time.Duration {
+	times, err := strconv.Atoi(os.Getenv(slowVariable))
+	if err != nil {
+		return d
+	}
+	return d * time.Duration(max(times, 1))
+}
+
 // Eventually calls check until it returns nil. After timeout it fails the test with check's last error.
-// what completes "waiting for".
+// what completes "waiting for". On a slow machine, the timeout is longer: see Slowly.
 func Eventually(t T, timeout time.Duration, what string, check func() error) {
 	t.Helper()
+	timeout = Slowly(timeout)
 	deadline := time.Now().Add(timeout)
 	for {
 		err := check()

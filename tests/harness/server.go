@@ -64,7 +64,7 @@ func (s *Server) WaitAPI() {
 
 // ask calls question if the API is ready.
 func (s *Server) ask(question func(context.Context, kubernetes.Interface) error) error {
-	ctx, cancel := context.WithTimeout(context.Background(), apiTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), Slowly(apiTimeout))
 	defer cancel()
 	cfg, err := s.config()
 	if err != nil {

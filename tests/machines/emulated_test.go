@@ -61,6 +61,8 @@ func ethernet(address string) string {
 
 func (k emulated) booted(*testing.T, *life) {}
 
+func (k emulated) slow() int { return 10 }
+
 func (k emulated) mount(*life) string {
 	return "mount -t 9p -o trans=virtio,version=9p2000.L,msize=1048576 " + treeTag + " " + sourceTree
 }

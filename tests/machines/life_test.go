@@ -39,6 +39,8 @@ type kind interface {
 	booted(t *testing.T, l *life)
 	// mount returns the command by which the machine mounts the source tree at sourceTree.
 	mount(l *life) string
+	// slow is how many times as long as usual tests of other packages may wait there: see harness.Slowly.
+	slow() int
 }
 
 // life is a machine from its first boot to the end of its test. Everything of it is in a host of the

@@ -58,3 +58,5 @@ func (k nspawn) booted(*testing.T, *life) {}
 
 // mount has nothing to do: the source tree is bound into the machine.
 func (k nspawn) mount(*life) string { return "true" }
+
+func (k nspawn) slow() int { return 1 }

@@ -55,7 +55,7 @@ func runSuites(t *testing.T, l *life) {
 
 // runSuite runs the tests of a package as a unit of the machine, because they take longer than a connection may.
 func (l *life) runSuite(t *testing.T, suite, program string) {
-	variables := "-E HOME=/root -E KEDGE_BINARY=" + filepath.Join(sourceTree, "bin/kedge")
+	variables := fmt.Sprintf("-E HOME=/root -E KEDGE_BINARY=%s -E KEDGE_SLOW=%d", filepath.Join(sourceTree, "bin/kedge"), l.kind.slow())
 	for _, name := range passedOn {
 		if value := os.Getenv(name); value != "" {
 			variables += fmt.Sprintf(" -E %s='%s'", name, value)

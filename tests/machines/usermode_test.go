@@ -104,6 +104,8 @@ END
 systemctl enable --now clock-speed.service; }`)
 }
 
+func (k userMode) slow() int { return 3 }
+
 // mount tries the two ways in which kernels take the folder: the second one is that of kernels before 6.11.
 func (k userMode) mount(l *life) string {
 	return fmt.Sprintf("{ mount -t hostfs -o hostfs=%[1]s none %[2]s || mount -t hostfs -o %[1]s none %[2]s; }", l.tree, sourceTree)

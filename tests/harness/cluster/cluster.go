@@ -113,7 +113,7 @@ func (c *Cluster) describe() {
 		{"describe", "pods"},
 		{"get", "events", "-A", "--sort-by=.lastTimestamp"},
 	} {
-		ctx, cancel := context.WithTimeout(context.Background(), Patience)
+		ctx, cancel := context.WithTimeout(context.Background(), harness.Slowly(Patience))
 		output, err := c.Server.Host.Kedge(ctx, append([]string{"kubectl", "--request-timeout=20s"}, args...)...).CombinedOutput()
 		cancel()
 		c.Logf("kubectl %s: %v\n%s", strings.Join(args, " "), err, output)
@@ -150,7 +150,7 @@ func (c *Cluster) Told(namespace, name string, words ...string) {
 // not empty, and returns its output.
 func (c *Cluster) TryKubectl(input string, args ...string) (string, error) {
 	// The timeout is longer than kubectl's own limits, so a longer wait is a fault.
-	ctx, cancel := context.WithTimeout(context.Background(), Patience)
+	ctx, cancel := context.WithTimeout(context.Background(), harness.Slowly(Patience))
 	defer cancel()
 	cmd := c.Server.Host.Kedge(ctx, append([]string{"kubectl", "--namespace=" + Namespace}, args...)...)
 	if input != "" {
@@ -211,7 +211,7 @@ spec:
 func (c *Cluster) Scale(name string, replicas int) {
 	c.Helper()
 	c.Kubectl("scale", "deployment", name, fmt.Sprint("--replicas=", replicas))
-	c.Kubectl("rollout", "status", "deployment/"+name, "--timeout="+Patience.String())
+	c.Kubectl("rollout", "status", "deployment/"+name, "--timeout="+harness.Slowly(Patience).String())
 }
 
 // RunWeb runs a pod on a node and waits until it is ready. The pod answers on WebPort with its name and
@@ -349,7 +349,7 @@ func (c *Cluster) WantSameContainers(before map[string]string) {
 // OnNode runs a program in a pod's only container through the runtime of its node. It works when
 // the API does not reach the node.
 func OnNode(host *harness.Host, pod string, command ...string) (string, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), Patience)
+	ctx, cancel := context.WithTimeout(context.Background(), harness.Slowly(Patience))
 	defer cancel()
 	id, err := host.Kedge(ctx, "crictl", "ps", "--quiet", "--label", "io.kubernetes.pod.name="+pod).Output()
 	if err != nil {

@@ -26,7 +26,7 @@ const Snapshots = "/var/lib/kedge/server/snapshots"
 
 // Snapshot runs `kedge snapshot` on a server's host.
 func Snapshot(host *harness.Host, args ...string) (string, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), Patience)
+	ctx, cancel := context.WithTimeout(context.Background(), harness.Slowly(Patience))
 	defer cancel()
 	output, err := host.Kedge(ctx, append([]string{"snapshot"}, args...)...).CombinedOutput()
 	return strings.TrimSpace(string(output)), err
