@@ -21,6 +21,8 @@
 #   INSTALL_KEDGE_SKIP_START   true: do not start it, nor restart the one that runs
 #   INSTALL_KEDGE_SKIP_ENABLE  true: do not start it at boot
 #   INSTALL_KEDGE_SYMLINK      skip: make no kubectl, crictl and ctr; force: replace those that are there
+#   INSTALL_KEDGE_RESTORE      what "kedge restore" takes, such as "s3://HOST/BUCKET/FOLDER --key FILE":
+#                              this machine becomes the server of that backup, before kedge starts
 #   INSTALL_KEDGE_TIMEOUT      seconds until one more part of a new version must be ready (default: 300)
 #   K3S_*, INSTALL_K3S_*       are taken as KEDGE_* and INSTALL_KEDGE_*, or refused with what to do
 set -eu
@@ -576,6 +578,9 @@ install_kedge() {
 	look_around
 	find_source
 	choose_command "$@"
+	if [ -n "${INSTALL_KEDGE_RESTORE:-}" ] && [ -e "$program" ]; then
+		fail "INSTALL_KEDGE_RESTORE is for a machine without kedge, and $program is here: stop kedge, and run $program restore"
+	fi
 	going_back='' changed='' had='' ran='' was_ready=''
 	trap finish EXIT
 	trap 'exit 1' INT TERM HUP
@@ -608,6 +613,7 @@ install_kedge() {
 	put manifest "$manifest" 600
 	version=$("$program" --version)
 	version=${version#kedge }
+	restore
 	if [ "$init" = none ]; then
 		going_back=''
 		explain
@@ -627,6 +633,14 @@ install_kedge() {
 		return
 	fi
 	start
+}
+
+# restore makes this machine the server of a backup. kedge has not run here.
+restore() {
+	[ -n "${INSTALL_KEDGE_RESTORE:-}" ] || return 0
+	say "restoring"
+	# shellcheck disable=SC2086 # a place and flags
+	"$program" restore $INSTALL_KEDGE_RESTORE || fail "the backup was not restored, see above"
 }
 
 # start starts what was put in place, and stays with it only if it gets ready.

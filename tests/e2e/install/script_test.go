@@ -99,6 +99,22 @@ func TestFaults(t *testing.T) {
 	wants(t, sh(t, host, "INSTALL_KEDGE_KEY=/opt/keys/release.pem sh /opt/signed/install.sh"), "v1.0.0+test is installed")
 }
 
+// TestRestoring checks that install.sh restores before it ends, and that nothing stays if that fails.
+func TestRestoring(t *testing.T) {
+	t.Parallel()
+	harness.Require(t)
+	host := harness.NewNetwork(t).NewHost(t, "host")
+	newRelease(t, releases.Script("v1.0.0+test", `restore) [ "$*" = "restore file:///backup --key /opt/key" ] || exit 1; echo "restored all" ;;`)).write(t, host, "/opt/new")
+	before := files(t, host, "/etc /usr/local")
+	refused(t, host, "INSTALL_KEDGE_RESTORE='file:///other --key /opt/key' sh /opt/new/install.sh", "the backup was not restored")
+	if changed := harness.Difference(before, files(t, host, "/etc /usr/local")); changed != "" {
+		t.Fatalf("a restore that failed changed\n%s", changed)
+	}
+	output := sh(t, host, "INSTALL_KEDGE_RESTORE='file:///backup --key /opt/key' sh /opt/new/install.sh")
+	wants(t, output, "restored all")
+	wants(t, output, "v1.0.0+test is installed")
+}
+
 // TestFiles checks the files that install.sh makes without a service manager.
 func TestFiles(t *testing.T) {
 	t.Parallel()
@@ -120,6 +136,8 @@ func TestFiles(t *testing.T) {
 	}
 	wants(t, sh(t, host, "readlink /usr/local/bin/ctr"), "kedge")
 	sh(t, host, "cmp /opt/keys/release.pem /etc/kedge/release.pem")
+
+	refused(t, host, "INSTALL_KEDGE_RESTORE=file:///backup sh /opt/second/install.sh", "is for a machine without kedge")
 
 	t.Log("a newer version, in a folder: settings that are not given again stay")
 	output = sh(t, host, "KEDGE_TOKEN=other sh /opt/second/install.sh")
