@@ -39,12 +39,19 @@ var withBusybox = ocispec.ImageConfig{Env: []string{"PATH=/bin:/usr/bin"}, Cmd: 
 func Busybox(repository string) (archive string, err error) { return own(repository).Busybox() }
 
 // Busybox is the function Busybox for the architecture of m. busybox of this machine must be there too.
-func (m Maker) Busybox() (archive string, err error) {
+func (m Maker) Busybox() (archive string, err error) { return m.busyboxAs(BusyboxName) }
+
+// BusyboxAs is Busybox under the name of an image of somebody else's.
+func BusyboxAs(repository, name string) (archive string, err error) {
+	return own(repository).busyboxAs(name)
+}
+
+func (m Maker) busyboxAs(name string) (archive string, err error) {
 	files, err := m.busybox()
 	if err != nil {
 		return "", err
 	}
-	return m.write(BusyboxName, withBusybox, files)
+	return m.write(name, withBusybox, files)
 }
 
 func (m Maker) busybox() ([]ociimage.File, error) {

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/scheme"
@@ -81,7 +83,7 @@ func (b *Backup) History(ctx context.Context, o Object, each func(Change) error)
 		if err != nil {
 			return fmt.Errorf("read %s at revision %d: %w", v.Key, v.Revision, err)
 		}
-		change.By = lastManager(object)
+		change.By = writer(before[v.Key], object)
 		if old, ok := before[v.Key]; ok {
 			change.Fields = differences(old, object)
 		} else {
@@ -111,15 +113,20 @@ func decode(value []byte) (map[string]any, error) {
 	return runtime.DefaultUnstructuredConverter.ToUnstructured(known)
 }
 
-// lastManager returns the field manager that has written last.
-func lastManager(object map[string]any) string {
+// writer returns the field manager that has made object out of old, which is nil if there was none: the one whose entry differs. If there is none, or
+// several, it is the one that has written last.
+func writer(old, object map[string]any) string {
+	known := (&unstructured.Unstructured{Object: old}).GetManagedFields()
 	var name string
 	var last time.Time
-	fields := unstructured.Unstructured{Object: object}
-	for _, m := range fields.GetManagedFields() {
-		if m.Time != nil && !m.Time.Time.Before(last) {
+	for _, m := range (&unstructured.Unstructured{Object: object}).GetManagedFields() {
+		same := slices.ContainsFunc(known, func(k metav1.ManagedFieldsEntry) bool { return equality.Semantic.DeepEqual(k, m) })
+		if m.Time != nil && !same && !m.Time.Time.Before(last) {
 			name, last = m.Manager, m.Time.Time
 		}
+	}
+	if name == "" && len(known) > 0 {
+		return writer(nil, object)
 	}
 	return name
 }
