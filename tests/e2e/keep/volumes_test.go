@@ -6,7 +6,10 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -56,14 +59,70 @@ func completed(c *cluster.Cluster, claim string) []string {
 	return found
 }
 
-// TestVolumes loses a server with the disks of its volumes. Their contents come back when the pods start. The volume of an agent, which was not lost, keeps what
-// was written after the last backup.
+// ledger is a PostgreSQL that gets rows without a pause. The table kept has the numbers below rows.
+type ledger struct {
+	pod  string
+	rows atomic.Int64
+	stop chan struct{}
+	done sync.WaitGroup
+}
+
+// openLedger runs PostgreSQL on a node.
+func openLedger(c *cluster.Cluster, node string) *ledger {
+	c.Helper()
+	c.RunPostgreSQL("ledger", "data", "{accessModes: [ReadWriteOncePod], storageClassName: local, resources: {requests: {storage: 512Mi}}}", node)
+	l := &ledger{pod: "ledger-0", stop: make(chan struct{})}
+	if _, err := c.TrySQL(l.pod, "CREATE TABLE kept (n int PRIMARY KEY, filler text)"); err != nil {
+		c.Fatal(err)
+	}
+	l.done.Go(func() {
+		for {
+			select {
+			case <-l.stop:
+				return
+			default:
+			}
+			from := l.rows.Load()
+			if _, err := c.TrySQL(l.pod, fmt.Sprintf("INSERT INTO kept SELECT n, repeat('kept', 50) FROM generate_series(%d, %d) n", from, from+99)); err != nil {
+				return // the box is lost
+			}
+			l.rows.Store(from + 100)
+		}
+	})
+	return l
+}
+
+// want waits until PostgreSQL has recovered, with all rows up to one of them, and at least so many.
+func (l *ledger) want(c *cluster.Cluster, least int64) {
+	c.Helper()
+	c.Eventually("PostgreSQL to have recovered", func() error {
+		text, err := c.TrySQL(l.pod, "SELECT count(*), coalesce(max(n), -1) + 1 = count(*), bool_and(filler = repeat('kept', 50)) FROM kept")
+		if err != nil {
+			return err
+		}
+		count, whole, _ := strings.Cut(strings.TrimSpace(text), "|")
+		rows, err := strconv.ParseInt(count, 10, 64)
+		if err != nil || whole != "t|t" || rows < least {
+			return fmt.Errorf("it has %s, want at least %d rows without gaps: %w", text, least, err)
+		}
+		c.Logf("PostgreSQL has %d of %d rows. %d were committed before the backup", rows, l.rows.Load(), least)
+		return nil
+	})
+}
+
+// many is how many pods run besides those with volumes.
+const many = 34
+
+// TestVolumes loses a server with the disks of its volumes, one of which is PostgreSQL's under load. Their contents come back when the pods start. The volume of
+// an agent, which was not lost, keeps what was written after the last backup.
 func TestVolumes(t *testing.T) {
 	harness.Require(t)
+	postgres := cluster.PostgreSQLImage(t)
 	network := harness.NewNetwork(t)
 	b := newBucket(t)
 	host := cluster.NewHost(t, network, "server-1")
 	cluster.PreloadBusybox(t, host)
+	host.Preload(postgres)
 	b.serve(host)
 	host.WriteFile("/etc/kedge/config.yaml", settings+"backup-volumes: \"* * * * *\"\n")
 	server := host.StartServer(t)
@@ -72,6 +131,7 @@ func TestVolumes(t *testing.T) {
 	agent := cluster.NewHost(t, network, "agent-1")
 	cluster.PreloadBusybox(t, agent)
 	agent.StartAgent(t, server).WaitReady()
+	c.Join(network, "agent-2")
 	key := makeKey(t, host)
 	runWithVolume(c, "image", "server-1", "local", "")
 	runWithVolume(c, "plain", "server-1", "local-path", "")
@@ -80,9 +140,12 @@ func TestVolumes(t *testing.T) {
 	for _, name := range []string{"image", "plain", "elsewhere", "left-out"} {
 		c.Pod(name)
 	}
+	c.RunDeployment("many")
+	c.Scale("many", many)
+	ledger := openLedger(c, "server-1")
 	backedUp := func(what string, least int) {
 		harness.Eventually(t, 5*time.Minute, what, func() error {
-			for _, name := range []string{"image", "plain", "elsewhere"} {
+			for _, name := range []string{"image", "plain", "elsewhere", "data-ledger-0"} {
 				if found := completed(c, name); len(found) < least {
 					return fmt.Errorf("claim %s has %d backups: %s", name, len(found), c.Kubectl("get", "volumebackups", "-o", "wide"))
 				}
@@ -92,6 +155,7 @@ func TestVolumes(t *testing.T) {
 	}
 	backedUp("the first backup of all volumes", 1)
 	c.Kubectl("exec", "image", "--", "sh", "-c", "echo later >/data/later; sync")
+	committed := ledger.rows.Load()
 	backedUp("two more backups of all volumes", len(completed(c, "image"))+2)
 	t.Logf("%s", c.Kubectl("get", "volumebackups", "-o", "wide"))
 	if found := completed(c, "left-out"); len(found) > 0 {
@@ -117,8 +181,11 @@ func TestVolumes(t *testing.T) {
 
 	host.LoseDisk()
 	server.Exited()
+	close(ledger.stop)
+	ledger.done.Wait()
 	cluster.Preload(t, host)
 	cluster.PreloadBusybox(t, host)
+	host.Preload(postgres)
 	b.serve(host)
 	host.WriteFile("/opt/key", key)
 	t.Log(run(t, host, restore...))
@@ -140,6 +207,8 @@ func TestVolumes(t *testing.T) {
 	if said := c.Kubectl("exec", "elsewhere", "--", "cat", "/data/newest"); said != "newest" {
 		t.Errorf("the volume that was not lost has %q", said)
 	}
+	ledger.want(c, committed)
+	c.Scale("many", many)
 	t.Logf("%s", c.Kubectl("get", "events", "--field-selector=involvedObject.name=image"))
 	c.Eventually("the keys of volumes to be forgotten", func() error {
 		if _, err := c.TryKubectl("", "get", "secret", "-n", "kube-system", "kedge-backup-restore"); err == nil {

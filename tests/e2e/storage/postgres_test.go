@@ -7,32 +7,15 @@ import (
 	"testing"
 
 	"github.com/kedge-dev/kedge/tests/harness"
-	"github.com/kedge-dev/kedge/tests/harness/image"
+	"github.com/kedge-dev/kedge/tests/harness/cluster"
 )
-
-// nobody is the user as which PostgreSQL runs, because it refuses to run as root.
-const nobody = 65534
-
-// postgres builds the image of PostgreSQL and returns its archive.
-var postgres = sync.OnceValues(func() (archive string, err error) {
-	repository, err := harness.Repository()
-	if err != nil {
-		return "", err
-	}
-	return image.PostgreSQL(repository)
-})
 
 // TestPostgreSQL checks that PostgreSQL in a StatefulSet keeps every committed row: when its pod is
 // deleted, kedge stops or is killed, or the node restarts, and in a claim made from a snapshot.
 func TestPostgreSQL(t *testing.T) {
 	t.Parallel()
 	harness.Require(t)
-	harness.Need(t, "postgresql")
-	archive, err := postgres()
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := start(t, harness.NewNetwork(t), archive)
+	s := start(t, harness.NewNetwork(t), cluster.PostgreSQLImage(t))
 	// The claim is for one pod, even if a pod was deleted by force and still runs: two PostgreSQLs
 	// would corrupt the data, because both are process 1 in their lock file.
 	d := s.runDatabase("database", claim{name: "data", size: "1Gi", mode: "ReadWriteOncePod"})
@@ -116,50 +99,12 @@ type database struct {
 // runDatabase runs PostgreSQL in a claim called NAME-DATABASE-0, and waits for it.
 func (s *storage) runDatabase(name string, data claim) *database {
 	s.Helper()
-	programs, err := image.PostgreSQLPrograms()
-	if err != nil {
-		s.Fatal(err)
-	}
-	// The database is in a folder of its own, because the volume's root belongs to root. An
-	// incomplete initdb is repeated.
-	script := fmt.Sprintf(`set -e
-[ -d /data/pgdata ] || { rm -rf /data/new; %[1]s/initdb --auth=trust --username=postgres --data-checksums -D /data/new; mv /data/new /data/pgdata; }
-exec %[1]s/postgres -D /data/pgdata -k /tmp -c listen_addresses=`, programs)
-	s.Apply(fmt.Sprintf(`
-apiVersion: apps/v1
-kind: StatefulSet
-metadata: {name: %[1]s}
-spec:
-  serviceName: %[1]s
-  selector: {matchLabels: {app: %[1]s}}
-  template:
-    metadata: {labels: {app: %[1]s}}
-    spec:
-      terminationGracePeriodSeconds: 10
-      # PostgreSQL refuses a folder that its group may write to, and so the kubelet
-      # must not give the group all of it at each start.
-      securityContext: {runAsUser: %[2]d, runAsGroup: %[2]d, fsGroup: %[2]d, fsGroupChangePolicy: OnRootMismatch}
-      containers:
-      - name: postgres
-        image: %[3]s
-        command: [sh, -c, %[4]q]
-        readinessProbe: {exec: {command: [%[5]s/psql, -h, /tmp, -U, postgres, -c, "SELECT 1"]}, periodSeconds: 1, timeoutSeconds: 5}
-        volumeMounts: [{name: %[6]s, mountPath: /data}]
-  volumeClaimTemplates: [{metadata: {name: %[6]s}, spec: %[7]s}]
-`, name, nobody, image.PostgreSQLName, script, programs, data.name, data.spec()))
-	d := &database{storage: s, pod: name + "-0"}
-	s.Pod(d.pod)
-	return d
+	s.RunPostgreSQL(name, data.name, data.spec(), "")
+	return &database{storage: s, pod: name + "-0"}
 }
 
 // trySQL runs a statement and returns what it printed.
-func (d *database) trySQL(statement string) (string, error) {
-	programs, err := image.PostgreSQLPrograms()
-	if err != nil {
-		return "", err
-	}
-	return d.TryKubectl("", "exec", d.pod, "--", programs+"/psql", "-h", "/tmp", "-U", "postgres", "-v", "ON_ERROR_STOP=1", "-At", "-c", statement)
-}
+func (d *database) trySQL(statement string) (string, error) { return d.TrySQL(d.pod, statement) }
 
 func (d *database) sql(statement string) string {
 	d.Helper()
