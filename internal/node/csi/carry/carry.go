@@ -21,6 +21,7 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/namequeue"
 	"github.com/kedge-dev/kedge/internal/base/objectcache"
 	"github.com/kedge-dev/kedge/internal/cluster/volumedata"
+	"github.com/kedge-dev/kedge/internal/node/csi/volume"
 )
 
 // firstRetry and lastRetry are the shortest and longest wait between attempts.
@@ -80,25 +81,32 @@ func (c *Carrier) Run(ctx context.Context, ready func()) error {
 	_, _ = volumes.Informer().AddEventHandler(cache.FilteringResourceEventHandler{FilterFunc: c.isMine, Handler: objectcache.OnChange(c.queue.AddObject)})
 	factory.StartWithContext(ctx)
 	ready()
-	c.queue.Work(ctx, c.look, func(name cache.ObjectName, err error) { c.log.Warnf("%s: %v. Trying again", name.Name, err) })
+	c.queue.Work(ctx, c.look, c.tell)
 	return nil
+}
+
+// tell logs why a volume has another turn, except that something else is being done with it.
+func (c *Carrier) tell(name cache.ObjectName, err error) {
+	if !errors.Is(err, volume.ErrBusy) {
+		c.log.Warnf("%s: %v. Trying again", name.Name, err)
+	}
 }
 
 // isMine tells whether a server has asked for a volume of this node.
 func (c *Carrier) isMine(object any) bool {
-	volume, ok := objectcache.Latest(object).(*corev1.PersistentVolume)
+	pv, ok := objectcache.Latest(object).(*corev1.PersistentVolume)
 	if !ok {
 		return false
 	}
-	node, ours := localstorage.NodeOf(volume)
+	node, ours := localstorage.NodeOf(pv)
 	if !ours || node != c.Node {
 		return false
 	}
-	if at, ok := volume.Annotations[volumedata.RestoreAnnotation]; ok {
-		c.await(volume.Name, at)
+	if at, ok := pv.Annotations[volumedata.RestoreAnnotation]; ok {
+		c.await(pv.Name, at)
 		return true
 	}
-	return volume.Annotations[volumedata.BackupAnnotation] != ""
+	return pv.Annotations[volumedata.BackupAnnotation] != ""
 }
 
 // await tells the kubelet that the contents come, before the volume has its turn.
@@ -111,18 +119,18 @@ func (c *Carrier) await(name, at string) {
 }
 
 func (c *Carrier) look(ctx context.Context, name cache.ObjectName) error {
-	volume, err := c.volumes.Get(name.Name)
-	if apierrors.IsNotFound(err) || err == nil && !c.isMine(volume) {
+	pv, err := c.volumes.Get(name.Name)
+	if apierrors.IsNotFound(err) || err == nil && !c.isMine(pv) {
 		c.Driver.Forget(name.Name)
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	if _, ok := volume.Annotations[volumedata.RestoreAnnotation]; ok {
-		err = c.restore(ctx, volume.Name)
+	if _, ok := pv.Annotations[volumedata.RestoreAnnotation]; ok {
+		err = c.restore(ctx, pv.Name)
 	} else {
-		err = c.save(ctx, volume.Name)
+		err = c.save(ctx, pv.Name)
 	}
 	if errors.Is(err, volumedata.ErrNotAsked) { // another change follows
 		return nil
@@ -156,7 +164,7 @@ func (c *Carrier) save(ctx context.Context, name string) error {
 	if err == nil {
 		err = c.send(ctx, name, about)
 	}
-	if err == nil || errors.Is(err, volumedata.ErrNotAsked) || ctx.Err() != nil {
+	if err == nil || errors.Is(err, volumedata.ErrNotAsked) || errors.Is(err, volume.ErrBusy) || ctx.Err() != nil {
 		return err
 	}
 	c.log.Warnf("Volume %s is not backed up: %v", name, err)

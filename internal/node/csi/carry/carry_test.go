@@ -8,6 +8,7 @@ import (
 	"io"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -18,6 +19,7 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/localstorage"
 	"github.com/kedge-dev/kedge/internal/base/objectcache"
 	"github.com/kedge-dev/kedge/internal/cluster/volumedata"
+	"github.com/kedge-dev/kedge/internal/node/csi/volume"
 )
 
 // world is a driver and a server that write down what they are asked.
@@ -27,6 +29,8 @@ type world struct {
 	// there are the volumes of the node. fault is the error of an export, and refused the one of the server.
 	there          map[string]string
 	fault, refused error
+	// busy is how often an export finds that something else is being done with the volume.
+	busy atomic.Int32
 }
 
 func (w *world) say(format string, values ...any) {
@@ -51,6 +55,9 @@ func (w *world) Has(name string) (bool, error) {
 func (w *world) Describe(string) (json.RawMessage, error) { return json.RawMessage(`{}`), nil }
 
 func (w *world) Export(_ context.Context, name string, to io.Writer) error {
+	if w.busy.Add(-1) >= 0 {
+		return fmt.Errorf("%s: %w", name, volume.ErrBusy)
+	}
 	_, err := io.WriteString(to, w.there[name])
 	return errors.Join(err, w.fault)
 }
@@ -112,7 +119,7 @@ func persistent(name, node, annotation string) *corev1.PersistentVolume {
 func TestCarrier(t *testing.T) {
 	full := errors.New("there is not enough space")
 	for name, test := range map[string]struct {
-		volume         *corev1.PersistentVolume
+		order          *corev1.PersistentVolume
 		there          string
 		fault, refused error
 		want, left     string
@@ -130,7 +137,7 @@ func TestCarrier(t *testing.T) {
 				w.there = map[string]string{}
 			}
 			// The volume of another node, and one without an order, come first.
-			client := fake.NewClientset(persistent("a", "elsewhere", volumedata.BackupAnnotation), persistent("b", "here", "other"), test.volume)
+			client := fake.NewClientset(persistent("a", "elsewhere", volumedata.BackupAnnotation), persistent("b", "here", "other"), test.order)
 			ctx, cancel := context.WithCancel(t.Context())
 			var running sync.WaitGroup
 			running.Go(func() {
@@ -149,6 +156,23 @@ func TestCarrier(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestBusy checks that a volume with which something else is being done has another turn.
+func TestBusy(t *testing.T) {
+	w := &world{there: map[string]string{"v": "data"}}
+	w.busy.Store(1)
+	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	running.Go(func() {
+		client := fake.NewClientset(persistent("v", "here", volumedata.BackupAnnotation))
+		if err := New(Config{Node: "here", Driver: w, Server: w, Informers: objectcache.Own(client)}).Run(ctx, func() {}); err != nil {
+			t.Error(err)
+		}
+	})
+	wait(t, func() bool { return w.heard() == "save v of here: data" })
+	cancel()
+	running.Wait()
 }
 
 // TestNotAsked checks that an order that was withdrawn is not tried again.
