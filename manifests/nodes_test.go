@@ -134,6 +134,7 @@ func TestNodePolicy(t *testing.T) {
 		"a kubelet enables itself":            {kubelet, "nodes", node, `{"metadata": {"labels": {"svccontroller.k3s.cattle.io/enablelb": "true"}}}`, false},
 		"a kubelet enables itself, unlabeled": {kubelet, "nodes", empty, `{"metadata": {"labels": {"svccontroller.k3s.cattle.io/enablelb": "true"}}}`, false},
 		"a kubelet joins a pool":              {kubelet, "nodes", node, `{"metadata": {"labels": {"svccontroller.k3s.cattle.io/lbpool": "a"}}}`, false},
+		"a kubelet joins one more pool":       {kubelet, "nodes", node, `{"metadata": {"labels": {"lbpool.svccontroller.k3s.cattle.io/a": "true"}}}`, false},
 		"a kubelet changes its pool":          {kubelet, "nodes", strings.Replace(node, `"labels": {`, `"labels": {"svccontroller.k3s.cattle.io/lbpool": "b", `, 1), `{"metadata": {"labels": {"svccontroller.k3s.cattle.io/lbpool": "a"}}}`, false},
 		"a kubelet includes itself":           {kubelet, "nodes", strings.Replace(node, `"labels": {`, `"labels": {"node.kubernetes.io/exclude-from-external-load-balancers": "", `, 1), `{"metadata": {"labels": {"node.kubernetes.io/exclude-from-external-load-balancers": null}}}`, false},
 		"a kubelet includes itself otherwise": {kubelet, "nodes", strings.Replace(node, `"labels": {`, `"labels": {"node.kubernetes.io/exclude-from-external-load-balancers": "", `, 1), `{"metadata": {"labels": null}}`, false},

@@ -42,12 +42,16 @@ const (
 	// have PoolLabel with the same value.
 	EnableLabel = "svccontroller.k3s.cattle.io/enablelb"
 	PoolLabel   = "svccontroller.k3s.cattle.io/lbpool"
-	// RestrictedEnableLabel and RestrictedPoolLabel are labels of nodes that mean the same. A
-	// node can give itself the two of k3s when it registers, and never these (upstream's
+	// PoolsPrefix and the name of a pool are a label of nodes. If it is "true", the node is in that pool, besides that of
+	// PoolLabel.
+	PoolsPrefix = "lbpool.svccontroller.k3s.cattle.io/"
+	// RestrictedEnableLabel, RestrictedPoolLabel and RestrictedPoolsPrefix are for labels of nodes that mean the same. A
+	// node can give itself those of k3s when it registers, and never these (upstream's
 	// NodeRestriction). As soon as one node has RestrictedEnableLabel, those of k3s on nodes
 	// do not count.
 	RestrictedEnableLabel = "node-restriction.kubernetes.io/enablelb"
 	RestrictedPoolLabel   = "node-restriction.kubernetes.io/lbpool"
+	RestrictedPoolsPrefix = "lbpool.node-restriction.kubernetes.io/"
 
 	// PortsAnnotation is on a Node. The node says in it which ports of Services are free on
 	// its addresses: see Ports.
@@ -87,16 +91,16 @@ func IsMarked(service *corev1.Service) bool {
 
 // Choice says which labels of nodes decide whether Services get addresses of a node. Without any,
 // all nodes serve.
-type Choice struct{ enable, pool string }
+type Choice struct{ enable, pool, pools string }
 
 // ChoiceOf returns the choice of a cluster, whose nodes have these labels.
 func ChoiceOf(nodes iter.Seq[map[string]string]) (c Choice) {
 	for labels := range nodes {
 		if _, has := labels[RestrictedEnableLabel]; has {
-			return Choice{RestrictedEnableLabel, RestrictedPoolLabel}
+			return Choice{RestrictedEnableLabel, RestrictedPoolLabel, RestrictedPoolsPrefix}
 		}
 		if _, has := labels[EnableLabel]; has {
-			c = Choice{EnableLabel, PoolLabel}
+			c = Choice{EnableLabel, PoolLabel, PoolsPrefix}
 		}
 	}
 	return c
@@ -112,7 +116,7 @@ func (c Choice) Allows(node, service map[string]string) bool {
 		return true
 	}
 	pool := service[PoolLabel]
-	return node[c.enable] == "true" && (pool == "" || node[c.pool] == pool)
+	return node[c.enable] == "true" && (pool == "" || node[c.pool] == pool || node[c.pools+pool] == "true")
 }
 
 // Ports are the ports of Services that a node has looked at, as Port writes them. The

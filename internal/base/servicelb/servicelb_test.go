@@ -22,6 +22,12 @@ func TestChoice(t *testing.T) {
 		{"an enabled one is excluded", []set{{EnableLabel: "true", corev1.LabelNodeExcludeBalancers: "false"}, {}}, nil, nil},
 		{"a pool without enabled nodes", []set{{PoolLabel: "a"}, {}}, set{PoolLabel: "a"}, []int{0, 1}},
 		{"a pool", []set{{EnableLabel: "true", PoolLabel: "a"}, {EnableLabel: "true"}, {PoolLabel: "a"}}, set{PoolLabel: "a"}, []int{0}},
+		{"several pools of a node", []set{
+			{EnableLabel: "true", PoolLabel: "a", PoolsPrefix + "b": "true"}, {EnableLabel: "true", PoolsPrefix + "b": "false"}, {EnableLabel: "true", PoolsPrefix + "c": "true"},
+		}, set{PoolLabel: "b"}, []int{0}},
+		{"several restricted pools of a node", []set{
+			{RestrictedEnableLabel: "true", PoolsPrefix + "b": "true"}, {RestrictedEnableLabel: "true", RestrictedPoolsPrefix + "b": "true"},
+		}, set{PoolLabel: "b"}, []int{1}},
 		{"restricted", []set{{RestrictedEnableLabel: "true"}, {}}, nil, []int{0}},
 		{"a node enables itself", []set{{RestrictedEnableLabel: "true"}, {EnableLabel: "true"}}, nil, []int{0}},
 		{"a node enables itself, and comes first", []set{{EnableLabel: "true"}, {RestrictedEnableLabel: "true"}}, nil, []int{1}},
