@@ -50,7 +50,7 @@ func AddTo(group *component.Group, cfg Config, api, controllers component.Compon
 	group.Add(n.sharing, runtime, api)
 	driver := group.Add(n.Driver, machine)
 	group.Add(n.provisioner(), driver, api)
-	group.Add(n.volumeData(), driver, api)
+	group.Add(n.volumeData(), driver, runtime, api)
 	policies := n.policies()
 	group.Add(policies, machine, api)
 	kubelet := n.kubelet(policies)

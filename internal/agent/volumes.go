@@ -88,7 +88,7 @@ func (n *node) volumeData() component.Component {
 	if server == nil {
 		server = volumedata.Client(n.client())
 	}
-	return carry.New(carry.Config{Node: n.Node.Name, Driver: n.Driver, Server: server, Informers: n.API.Informers})
+	return carry.New(carry.Config{Node: n.Node.Name, Driver: n.Driver, Server: server, Runtime: n.socket(), Informers: n.API.Informers})
 }
 
 // registration tells the kubelet of the driver.

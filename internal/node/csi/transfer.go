@@ -29,9 +29,9 @@ func (d *Driver) Describe(name string) (json.RawMessage, error) {
 	return json.Marshal(content)
 }
 
-// Export writes the contents of a volume to w, as a tar archive.
-func (d *Driver) Export(ctx context.Context, name string, w io.Writer) error {
-	return d.store.Export(ctx, name, w)
+// Export writes the contents of a volume to w, as a tar archive. around calls the function that fixes the contents.
+func (d *Driver) Export(ctx context.Context, name string, w io.Writer, around func(do func() error) error) error {
+	return d.store.Export(ctx, name, w, around)
 }
 
 // Import makes a volume of an export. Meanwhile the kubelet hears how far it is, and tells the volume's pods. size is that of the archive in bytes, and

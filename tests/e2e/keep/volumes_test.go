@@ -21,7 +21,7 @@ import (
 	"github.com/kedge-dev/kedge/tests/harness/image"
 )
 
-// runWithVolume runs a pod on a node that writes a few files into a volume at its first start.
+// runWithVolume runs a pod on a node that writes a few files into a volume at its first start. During a backup, there is the file hook.
 func runWithVolume(c *cluster.Cluster, name, node, class, annotations string) {
 	c.Helper()
 	c.Apply(fmt.Sprintf(`
@@ -32,7 +32,11 @@ spec: {accessModes: [ReadWriteOnce], storageClassName: %[3]s, resources: {reques
 ---
 apiVersion: v1
 kind: Pod
-metadata: {name: %[1]s}
+metadata:
+  name: %[1]s
+  annotations:
+    pre.hook.backup.velero.io/command: '["sh", "-c", "echo stopped >/data/hook; sync"]'
+    post.hook.backup.velero.io/command: '["rm", "-f", "/data/hook"]'
 spec:
   terminationGracePeriodSeconds: 1
   nodeSelector: {kubernetes.io/hostname: %[2]s}
@@ -204,6 +208,7 @@ func TestVolumes(t *testing.T) {
 		t.Errorf("the file of a later backup has %q", said)
 	}
 	inArchive(t, host, "image", "./later", "later\n")
+	inArchive(t, host, "plain", "./hook", "stopped\n")
 	if said := c.Kubectl("exec", "elsewhere", "--", "cat", "/data/newest"); said != "newest" {
 		t.Errorf("the volume that was not lost has %q", said)
 	}

@@ -34,7 +34,7 @@ const (
 type Driver interface {
 	Has(name string) (bool, error)
 	Describe(name string) (json.RawMessage, error)
-	Export(ctx context.Context, name string, w io.Writer) error
+	Export(ctx context.Context, name string, w io.Writer, around func(do func() error) error) error
 	Import(ctx context.Context, name string, about json.RawMessage, at time.Time, size int64, archive io.Reader) error
 	Await(name string, at time.Time)
 	Forget(name string)
@@ -46,6 +46,8 @@ type Config struct {
 	Node   string
 	Driver Driver
 	Server volumedata.Server
+	// Runtime is the socket of the container runtime.
+	Runtime string
 	// Informers provide PersistentVolumes.
 	Informers objectcache.Source
 }
@@ -177,7 +179,7 @@ func (c *Carrier) send(ctx context.Context, name string, about json.RawMessage) 
 	read, write := io.Pipe()
 	exported := make(chan error, 1)
 	go func() {
-		err := c.Driver.Export(ctx, name, write)
+		err := c.Driver.Export(ctx, name, write, func(do func() error) error { return c.withHooks(ctx, name, do) })
 		write.CloseWithError(err)
 		exported <- err
 	}()
@@ -194,6 +196,20 @@ func (c *Carrier) send(ctx context.Context, name string, about json.RawMessage) 
 		return fault
 	}
 	return err
+}
+
+// withHooks runs the commands of pods around do.
+func (c *Carrier) withHooks(ctx context.Context, name string, do func() error) error {
+	r, conn, err := connect(c.Runtime)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	h, err := hooksOf(ctx, r, name)
+	if err != nil {
+		return err
+	}
+	return h.around(ctx, do)
 }
 
 // errStopped ends an export that the server no longer reads.

@@ -54,7 +54,7 @@ func (w *world) Has(name string) (bool, error) {
 
 func (w *world) Describe(string) (json.RawMessage, error) { return json.RawMessage(`{}`), nil }
 
-func (w *world) Export(_ context.Context, name string, to io.Writer) error {
+func (w *world) Export(_ context.Context, name string, to io.Writer, _ func(func() error) error) error {
 	if w.busy.Add(-1) >= 0 {
 		return fmt.Errorf("%s: %w", name, volume.ErrBusy)
 	}

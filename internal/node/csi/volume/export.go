@@ -46,8 +46,8 @@ func (s *Store) Describe(name string) (Content, error) {
 }
 
 // Export writes the contents of a volume to w, as of one moment: of an image it makes a frozen copy first. A directory cannot be
-// frozen. Its files are read while pods may change them.
-func (s *Store) Export(ctx context.Context, name string, w io.Writer) error {
+// frozen. Its files are read while pods may change them. around calls the function that makes the copy, or reads the directory.
+func (s *Store) Export(ctx context.Context, name string, w io.Writer, around func(do func() error) error) error {
 	v, err := s.Get(name)
 	if err != nil {
 		return err
@@ -56,21 +56,21 @@ func (s *Store) Export(ctx context.Context, name string, w io.Writer) error {
 		return fmt.Errorf("%s: %w", name, ErrNotFound)
 	}
 	if v.Kind == Image {
-		return s.withCopy(ctx, v, func(c *Volume) error { return c.exportImage(ctx, w) })
+		return s.withCopy(ctx, v, around, func(c *Volume) error { return c.exportImage(ctx, w) })
 	}
 	data, err := os.Open(v.data())
 	if err != nil {
 		return fmt.Errorf("open %s: %w", name, err)
 	}
 	defer data.Close()
-	return exportFolder(ctx, data, w)
+	return around(func() error { return exportFolder(ctx, data, w) })
 }
 
 // copyPrefix begins the names of copies that exist while a volume is exported.
 const copyPrefix = "export-of-"
 
 // withCopy calls use with a copy of an image, and removes the copy. Its record is that of an unfinished volume, so that Recover removes what a crash leaves.
-func (s *Store) withCopy(ctx context.Context, source *Volume, use func(*Volume) error) (err error) {
+func (s *Store) withCopy(ctx context.Context, source *Volume, around func(func() error) error, use func(*Volume) error) (err error) {
 	c := source.snapshot()
 	c.Name, c.Source, c.State, c.Created = copyPrefix+source.Name, source.Name, Making, time.Now().UTC()
 	unlock, err := s.locks.write(c.Name)
@@ -84,7 +84,7 @@ func (s *Store) withCopy(ctx context.Context, source *Volume, use func(*Volume) 
 			return err
 		}
 	}
-	if err := s.makeCopy(ctx, c, source); err != nil {
+	if err := around(func() error { return s.makeCopy(ctx, c, source) }); err != nil {
 		return errors.Join(err, s.discard(context.WithoutCancel(ctx), c))
 	}
 	defer func() { err = errors.Join(err, s.discard(context.WithoutCancel(ctx), c)) }()

@@ -73,7 +73,7 @@ func TestExport(t *testing.T) {
 				}
 				return export.Write(p)
 			})
-			must(t, s.Export(t.Context(), "one", writer))
+			must(t, s.Export(t.Context(), "one", writer, directly))
 			described, err := s.Describe("one")
 			must(t, err)
 			if volumes, err := s.List(); err != nil || len(volumes) != 1 {
@@ -103,6 +103,8 @@ func TestExport(t *testing.T) {
 	}
 }
 
+func directly(do func() error) error { return do() }
+
 // writerFunc is an io.Writer.
 type writerFunc func([]byte) (int, error)
 
@@ -120,7 +122,7 @@ func TestExportOfUnused(t *testing.T) {
 	other := newStore(t)
 	for _, name := range []string{"unused", "raw"} {
 		var export strings.Builder
-		must(t, s.Export(t.Context(), name, &export))
+		must(t, s.Export(t.Context(), name, &export, directly))
 		described, err := s.Describe(name)
 		must(t, err)
 		_, err = other.Import(t.Context(), name, described, strings.NewReader(export.String()))

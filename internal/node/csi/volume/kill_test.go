@@ -71,7 +71,7 @@ var deeds = map[string]struct {
 		}
 		return err
 	}},
-	"export": {do: func(ctx context.Context, s *Store) error { return s.Export(ctx, "source", io.Discard) }},
+	"export": {do: func(ctx context.Context, s *Store) error { return s.Export(ctx, "source", io.Discard, directly) }},
 	"import": {do: func(ctx context.Context, s *Store) error {
 		if _, err := s.Import(ctx, "new", Content{Size: victimSize}, exported()); err != nil {
 			return err
