@@ -205,7 +205,7 @@ func (s *server) newBackup() *backup.Backup {
 		},
 		Location:  settings.Location,
 		Interval:  interval,
-		Keep:      backup.Keep{All: all, Daily: daily},
+		Keep:      volumes.Keep{All: all, Daily: daily},
 		Verify:    verify,
 		Folder:    s.dir.Server(),
 		Connect:   s.store.Connect,

@@ -50,7 +50,7 @@ type Config struct {
 	Location string
 	// Interval is how long after a change it is written at the latest, as long as the place answers.
 	Interval time.Duration
-	Keep     Keep
+	Keep     volumes.Keep
 	// Verify is how often the backup is read back and compared with the datastore, or 0. Folder is where the state is kept meanwhile.
 	Verify time.Duration
 	Folder string
@@ -71,9 +71,6 @@ type Config struct {
 	// Now returns the time, also where the system's clock is not set.
 	Now func() time.Time
 }
-
-// Keep says how long the past is kept: all of it for All, and after that one state of a day until Daily.
-type Keep struct{ All, Daily time.Duration }
 
 // Backup writes. Its methods may be called at any time.
 type Backup struct {

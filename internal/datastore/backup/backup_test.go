@@ -29,6 +29,7 @@ import (
 	"github.com/kedge-dev/kedge/internal/datastore/backup/place"
 	"github.com/kedge-dev/kedge/internal/datastore/backup/rebuild"
 	"github.com/kedge-dev/kedge/internal/datastore/backup/records"
+	"github.com/kedge-dev/kedge/internal/datastore/backup/volumes"
 	"github.com/kedge-dev/kedge/internal/datastore/sqlite"
 	"github.com/kedge-dev/kedge/internal/testutil/etcd"
 )
@@ -44,7 +45,7 @@ type cluster struct {
 	key      *chain.RecoveryKey
 	api      *fake.Clientset
 	interval time.Duration
-	keep     Keep
+	keep     volumes.Keep
 	now      func() time.Time
 	verify   time.Duration
 
@@ -58,7 +59,7 @@ type cluster struct {
 // newCluster returns one whose datastore runs until the test ends.
 func newCluster(t *testing.T, endpoint datastore.Endpoint, leases bool) *cluster {
 	t.Helper()
-	c := &cluster{t: t, leases: leases, interval: 20 * time.Millisecond, keep: Keep{All: 7 * day, Daily: 90 * day}, now: time.Now}
+	c := &cluster{t: t, leases: leases, interval: 20 * time.Millisecond, keep: volumes.Keep{All: 7 * day, Daily: 90 * day}, now: time.Now}
 	c.connect = func() (*clientv3.Client, error) { return datastore.NewClient(endpoint) }
 	client, err := c.connect()
 	if err != nil {
@@ -606,7 +607,7 @@ func TestKeep(t *testing.T) {
 			defer mu.Unlock()
 			return clock
 		}
-		c.keep = Keep{All: 2 * day, Daily: 7 * day}
+		c.keep = volumes.Keep{All: 2 * day, Daily: 7 * day}
 		b, _ := c.start()
 		for i := range 40 { // ten days of four changes
 			c.put(objects+"pods/ns/p", fmt.Sprint(i))

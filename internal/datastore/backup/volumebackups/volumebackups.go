@@ -143,6 +143,9 @@ func (k *VolumeBackups) Lead(ctx context.Context, ready func()) error {
 	return nil
 }
 
+// pruneEvery is how often old versions are removed.
+const pruneEvery = 24 * time.Hour
+
 // silence is how long a node may say nothing about a volume that it is to send.
 const silence = 15 * time.Minute
 
@@ -155,9 +158,9 @@ func (c *controller) turn(ctx context.Context) (loop.Next, error) {
 		}
 		c.next = c.schedule.Next(now)
 	}
-	var next loop.Next
+	next := loop.Next{After: pruneEvery}
 	if !c.next.IsZero() {
-		next.After = max(c.next.Sub(now), time.Second)
+		next.After = min(next.After, max(c.next.Sub(now), time.Second))
 	}
 	all, err := c.all()
 	if err != nil {
@@ -169,7 +172,7 @@ func (c *controller) turn(ctx context.Context) (loop.Next, error) {
 	if i := slices.IndexFunc(all, func(v *VolumeBackup) bool { return v.Status.Phase == "" && v.DeletionTimestamp == nil }); i >= 0 {
 		return next, c.begin(ctx, all[i])
 	}
-	if day := now.UTC().Format(time.DateOnly); day != c.pruned && len(all) > 0 {
+	if day := now.UTC().Format(time.DateOnly); day != c.pruned && (len(all) > 0 || c.schedule != nil) {
 		if err := c.prune(ctx, all, now); err != nil {
 			return next, err
 		}

@@ -13,7 +13,7 @@ import (
 	"github.com/kedge-dev/kedge/internal/datastore/backup/place"
 )
 
-// Keep says how long versions are kept: all of them for All, and after that one of each day until Daily.
+// Keep says how long the past is kept: all of it for All, and after that one state of each day until Daily.
 type Keep struct{ All, Daily time.Duration }
 
 // Volumes returns the names of the volumes that have versions or pieces.

@@ -118,7 +118,11 @@ func (x *extraction) entry(top *os.File, h *tar.Header, content io.Reader) error
 		}
 		return setTime(folder, name, unix.AT_SYMLINK_NOFOLLOW, h)
 	case tar.TypeFifo, tar.TypeChar, tar.TypeBlock:
-		return makeNode(folder, name, h)
+		kind := map[byte]uint32{tar.TypeFifo: unix.S_IFIFO, tar.TypeChar: unix.S_IFCHR, tar.TypeBlock: unix.S_IFBLK}[h.Typeflag]
+		if err := makeNode(folder, name, kind|uint32(h.Mode&0o7777), unix.Mkdev(uint32(h.Devmajor), uint32(h.Devminor)), h.Uid, h.Gid); err != nil {
+			return err
+		}
+		return setTime(folder, name, unix.AT_SYMLINK_NOFOLLOW, h)
 	}
 	return errArchive
 }
@@ -148,24 +152,6 @@ func (x *extraction) link(first string, folder int, name string) error {
 	}
 	defer file.Close()
 	return unix.Linkat(unix.AT_FDCWD, openPath(file), folder, name, unix.AT_SYMLINK_FOLLOW)
-}
-
-// makeNode makes a pipe or a device.
-func makeNode(folder int, name string, h *tar.Header) error {
-	kind := map[byte]uint32{tar.TypeFifo: unix.S_IFIFO, tar.TypeChar: unix.S_IFCHR, tar.TypeBlock: unix.S_IFBLK}[h.Typeflag]
-	mode := uint32(h.Mode & 0o7777)
-	err := unix.Mknodat(folder, name, kind|mode, int(unix.Mkdev(uint32(h.Devmajor), uint32(h.Devminor))))
-	if err == nil {
-		err = unix.Fchownat(folder, name, h.Uid, h.Gid, unix.AT_SYMLINK_NOFOLLOW)
-	}
-	if err == nil {
-		// This file was just made and only root can reach it, so it cannot be a link.
-		err = unix.Fchmodat(folder, name, mode, 0)
-	}
-	if err == nil {
-		err = setTime(folder, name, unix.AT_SYMLINK_NOFOLLOW, h)
-	}
-	return err
 }
 
 // apply gives an open file its owner, mode, extended attributes and time.

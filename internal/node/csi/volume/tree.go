@@ -127,16 +127,21 @@ func (c *treeCopy) entry(into, from *os.File, name, path string, depth int) erro
 	case unix.S_IFSOCK:
 		return nil // a socket is useless without its listener
 	default: // a pipe or a device
-		err := unix.Mknodat(int(into.Fd()), name, stat.Mode, int(stat.Rdev))
-		if err == nil {
-			err = unix.Fchownat(int(into.Fd()), name, int(stat.Uid), int(stat.Gid), unix.AT_SYMLINK_NOFOLLOW)
-		}
-		if err == nil {
-			// This file was just made and only root can reach it, so it cannot be a link.
-			err = unix.Fchmodat(int(into.Fd()), name, stat.Mode&0o7777, 0)
-		}
-		return err
+		return makeNode(int(into.Fd()), name, stat.Mode, uint64(stat.Rdev), int(stat.Uid), int(stat.Gid))
 	}
+}
+
+// makeNode makes a pipe or a device. The mode has its kind.
+func makeNode(folder int, name string, mode uint32, device uint64, uid, gid int) error {
+	err := unix.Mknodat(folder, name, mode, int(device))
+	if err == nil {
+		err = unix.Fchownat(folder, name, uid, gid, unix.AT_SYMLINK_NOFOLLOW)
+	}
+	if err == nil {
+		// This file was just made and only root can reach it, so it cannot be a link.
+		err = unix.Fchmodat(folder, name, mode&0o7777, 0)
+	}
+	return err
 }
 
 // both opens the files called name in both folders, and calls do with them.
