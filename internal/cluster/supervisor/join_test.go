@@ -37,6 +37,7 @@ import (
 	"github.com/kedge-dev/kedge/internal/cluster/nodestream"
 	"github.com/kedge-dev/kedge/internal/cluster/pki"
 	"github.com/kedge-dev/kedge/internal/cluster/registration"
+	"github.com/kedge-dev/kedge/internal/cluster/volumedata"
 )
 
 const (
@@ -230,6 +231,9 @@ func TestRoutes(t *testing.T) {
 		{"GET", nodestream.RoutesPath, []map[string]func(*http.Request){nodes}},
 		{"GET", nodestream.OrdersPath, []map[string]func(*http.Request){nodes}},
 		{"GET", upgrades.ExecutablePath + strings.Repeat("0", 64), []map[string]func(*http.Request){nodes}},
+		{"PUT", volumedata.Path + "pvc-1", []map[string]func(*http.Request){nodes}},
+		{"GET", volumedata.Path + "pvc-1", []map[string]func(*http.Request){nodes}},
+		{"POST", volumedata.Path + "pvc-1", []map[string]func(*http.Request){nodes}},
 		{"GET", join.SecretsPath, []map[string]func(*http.Request){servers}},
 		{"POST", join.MemberPath, []map[string]func(*http.Request){servers}},
 	} {

@@ -62,11 +62,6 @@ type Status struct {
 	Sent string `json:"sent,omitempty"`
 }
 
-// ended tells whether nothing more happens.
-func (v *VolumeBackup) ended() bool {
-	return v.Status.Phase == Completed || v.Status.Phase == Failed
-}
-
 // objects are the VolumeBackups in the API.
 type objects struct {
 	dynamic.NamespaceableResourceInterface
