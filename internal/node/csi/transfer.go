@@ -48,9 +48,14 @@ func (d *Driver) Import(ctx context.Context, name string, about json.RawMessage,
 	return err
 }
 
-// Await makes the kubelet hear that the contents of a volume come, although they have not begun to.
-func (d *Driver) Await(name string, at time.Time) {
-	d.coming.LoadOrStore(name, &progress{of: at})
+// Await makes the kubelet hear that the contents of a volume come, although they have not begun to. fault says why they have not, or is nil.
+func (d *Driver) Await(name string, at time.Time, fault error) {
+	p := &progress{of: at, fault: fault}
+	if fault != nil {
+		d.coming.Store(name, p)
+	} else {
+		d.coming.LoadOrStore(name, p)
+	}
 }
 
 // Forget undoes Await.

@@ -36,7 +36,7 @@ type Driver interface {
 	Describe(name string) (json.RawMessage, error)
 	Export(ctx context.Context, name string, w io.Writer, around func(do func() error) error) error
 	Import(ctx context.Context, name string, about json.RawMessage, at time.Time, size int64, archive io.Reader) error
-	Await(name string, at time.Time)
+	Await(name string, at time.Time, fault error)
 	Forget(name string)
 }
 
@@ -105,19 +105,19 @@ func (c *Carrier) isMine(object any) bool {
 		return false
 	}
 	if at, ok := pv.Annotations[volumedata.RestoreAnnotation]; ok {
-		c.await(pv.Name, at)
+		c.await(pv.Name, at, nil)
 		return true
 	}
 	return pv.Annotations[volumedata.BackupAnnotation] != ""
 }
 
 // await tells the kubelet that the contents come, before the volume has its turn.
-func (c *Carrier) await(name, at string) {
+func (c *Carrier) await(name, at string, fault error) {
 	if has, err := c.Driver.Has(name); has || err != nil {
 		return
 	}
 	of, _ := time.Parse(time.RFC3339, at) // the time is only for people
-	c.Driver.Await(name, of)
+	c.Driver.Await(name, of, fault)
 }
 
 func (c *Carrier) look(ctx context.Context, name cache.ObjectName) error {
@@ -129,8 +129,10 @@ func (c *Carrier) look(ctx context.Context, name cache.ObjectName) error {
 	if err != nil {
 		return err
 	}
-	if _, ok := pv.Annotations[volumedata.RestoreAnnotation]; ok {
-		err = c.restore(ctx, pv.Name)
+	if at, ok := pv.Annotations[volumedata.RestoreAnnotation]; ok {
+		if err = c.restore(ctx, pv.Name); err != nil && ctx.Err() == nil {
+			c.await(pv.Name, at, err)
+		}
 	} else {
 		err = c.save(ctx, pv.Name)
 	}

@@ -71,9 +71,13 @@ func (w *world) Import(_ context.Context, name string, _ json.RawMessage, _ time
 }
 
 // Await may be called more than once.
-func (w *world) Await(name string, _ time.Time) {
-	if !strings.HasSuffix(w.heard(), "await "+name) {
-		w.say("await %s", name)
+func (w *world) Await(name string, _ time.Time, fault error) {
+	text := "await " + name
+	if fault != nil {
+		text += ": " + fault.Error()
+	}
+	if !strings.HasSuffix(w.heard(), text) {
+		w.say("%s", text)
 	}
 }
 
@@ -129,6 +133,7 @@ func TestCarrier(t *testing.T) {
 		"at its beginning":         {persistent("v", "here", volumedata.BackupAnnotation), "", full, nil, `tell v "there is not enough space"`, ""},
 		"one that fails there":     {persistent("v", "here", volumedata.BackupAnnotation), "data", nil, errors.New("the bucket is full"), `tell v "the bucket is full"`, "data"},
 		"a restore":                {persistent("v", "here", volumedata.RestoreAnnotation), "-", nil, nil, `await v; tell v ""`, "from the backup"},
+		"a restore that fails":     {persistent("v", "here", volumedata.RestoreAnnotation), "-", nil, errors.New("the bucket is away"), "await v; await v: restore from the backup: the bucket is away", ""},
 		"of what is there":         {persistent("v", "here", volumedata.RestoreAnnotation), "newer", nil, nil, `tell v ""`, "newer"},
 	} {
 		t.Run(name, func(t *testing.T) {
