@@ -65,7 +65,7 @@ var k3sKeys = []K3sKey{
 	{"kube-cloud-controller-arg", Needless, "", "kedge runs no cloud controller manager."},
 
 	// Datastore
-	{"datastore-endpoint", Same, "", ""},
+	{"datastore-endpoint", Same, "", "PostgreSQL, MySQL, MariaDB and etcd. `t4://`, `nats://` and `memory://` are refused, with what to use instead."},
 	{"datastore-cafile", Same, "", ""},
 	{"datastore-certfile", Same, "", ""},
 	{"datastore-keyfile", Same, "", ""},

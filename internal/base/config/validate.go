@@ -277,6 +277,8 @@ func (v *validator) datastore(d *Datastore) {
 		}
 	case scheme == "t4":
 		v.fault("datastore-endpoint", "kedge has no T4 datastore. To lose nothing with the server's disk, remove the setting, and set backup to s3://ENDPOINT/BUCKET/FOLDER. See docs/backup.md")
+	case scheme == "memory":
+		v.fault("datastore-endpoint", "kedge has no datastore in memory. Remove the setting, and set data-dir to a folder of a tmpfs. For a cluster that only one command needs, use `kedge run`. See docs/run.md")
 	case scheme == "nats":
 		v.fault("datastore-endpoint", "kedge has no NATS datastore. Remove the setting, and for several servers set cluster-init on the first, or use postgres:// or mysql://. See docs/datastores.md")
 	case d.Endpoint != "" && !slices.Contains([]string{"postgres", "postgresql", "mysql"}, scheme):

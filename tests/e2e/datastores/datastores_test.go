@@ -139,6 +139,7 @@ func TestRefusals(t *testing.T) {
 		{"another authority", s.Endpoint + "?sslrootcert=/etc/kedge/store/kedge.crt", "cannot agree on TLS: check that datastore-cafile", files},
 		{"file that is missing", s.Endpoint, "datastore-cafile: stat /none: no such file", []string{"--datastore-cafile=/none"}},
 		{"t4", "t4://bucket/prefix", "datastore-endpoint: kedge has no T4 datastore. To lose nothing with the server's disk, remove the setting, and set backup to", nil},
+		{"memory", "memory://", "datastore-endpoint: kedge has no datastore in memory. Remove the setting, and set data-dir to a folder of a tmpfs", nil},
 		{"nats", "nats://host", "datastore-endpoint: kedge has no NATS datastore", nil},
 		{"scheme", "oracle://kedge:wrong@" + address, "datastore-endpoint: unknown kind of datastore: begin with postgres://", nil},
 		{"no endpoint", "postgres://kedge:wrong%zz@" + address, "datastore-endpoint: is not postgres://", nil},
