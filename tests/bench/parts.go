@@ -1,51 +1,80 @@
 package bench
 
 import (
+	"errors"
 	"fmt"
+	"os"
 	"strings"
 	"text/tabwriter"
 )
 
-const (
-	partsFile = "build/bench/parts.json"
-	// allParts and coreParts are the two ways to start a server.
-	allParts  = "all parts"
-	coreParts = "without the optional parts"
-	// optionalParts are those that a server needs only if somebody uses them.
-	optionalParts = "gateway,metrics-server,network-policy,servicelb"
-)
+// optionalParts are those that a server needs only if somebody uses them.
+const optionalParts = "gateway,metrics-server,network-policy,servicelb"
 
-func partsWays() []string { return []string{coreParts, allParts} }
+// pair is two ways to start a server, which are compared at rest.
+type pair struct {
+	// less and more name the ways. more has what costs something.
+	less, more string
+	// about explains the ways in the heading, and file is where the result is.
+	about, file string
+	// args are the arguments of the server, by way.
+	args map[string][]string
+	// begin, if it is not nil, completes the server of the way more.
+	begin func(*installation) error
+	// anonymous and cpu are the targets of the difference, for people.
+	anonymous, cpu string
+}
 
-func partsArgs(way string) []string {
-	if way == allParts {
-		return nil
+// partsPair compares a server without the optional parts with one that has them.
+func partsPair() pair {
+	const less, more = "without the optional parts", "all parts"
+	return pair{
+		less: less, more: more, about: "the optional parts are " + optionalParts, file: "build/bench/parts.json",
+		args: map[string][]string{less: {"--disable=" + optionalParts}}, anonymous: "≤ 6", cpu: "≤ 0.1",
 	}
-	return []string{"--disable=" + optionalParts}
+}
+
+// backupPair compares a server without a backup with one that has a backup in a folder on another disk.
+func backupPair(folder string) pair {
+	const less, more = "without a backup", "with a backup"
+	return pair{
+		less: less, more: more, about: "the backup is in a folder on another disk", file: "build/bench/backup.json",
+		args: map[string][]string{more: {"--backup=file://" + folder}},
+		begin: func(i *installation) error {
+			// An earlier run has left a backup with another key.
+			if err := errors.Join(os.RemoveAll(folder), os.Mkdir(folder, 0o700)); err != nil {
+				return err
+			}
+			return i.host.Kedge(i.ctx, "backup", "key").Run()
+		},
+		anonymous: "≤ 2",
+	}
 }
 
 // partsReport has the results of each way.
 type partsReport struct {
 	origin
+	pair
 	Options options             `json:"options"`
 	Results map[string][]result `json:"results"`
 }
 
-// Table returns the medians of both ways, and what the optional parts add, as text.
+// Table returns the medians of both ways, and the difference, as text.
 func (r *partsReport) Table() string {
 	var text strings.Builder
-	fmt.Fprintf(&text, "%sat rest, side by side, median of %d, over %s, %s after the first pod was Ready; the optional parts are %s\n\n",
-		r.heading(), r.Options.Runs, r.Options.Idle, r.Options.Settle, optionalParts)
+	fmt.Fprintf(&text, "%sat rest, side by side, median of %d, over %s, %s after the first pod was Ready; %s\n\n",
+		r.heading(), r.Options.Runs, r.Options.Idle, r.Options.Settle, r.about)
 	table := tabwriter.NewWriter(&text, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintf(table, "\t%s\t%s\tmore\ttarget\t\n", coreParts, allParts)
+	fmt.Fprintf(table, "\t%s\t%s\tmore\ttarget\t\n", r.less, r.more)
 	for _, row := range []struct {
 		name   string
 		value  func(result) float64
 		target string
 	}{
 		{"PSS, MiB", func(r result) float64 { return r.PSS / mebibyte }, ""},
-		{"anonymous, MiB", func(r result) float64 { return r.Anonymous / mebibyte }, "≤ 6"},
-		{"CPU, % of a core", func(r result) float64 { return r.CPU }, "≤ 0.1"},
+		{"anonymous, MiB", func(r result) float64 { return r.Anonymous / mebibyte }, r.anonymous},
+		{"CPU, % of a core", func(r result) float64 { return r.CPU }, r.cpu},
+		{"written to the disk, MiB/h", func(r result) float64 { return r.Written / mebibyte }, ""},
 	} {
 		of := func(way string) float64 {
 			var values []float64
@@ -54,7 +83,7 @@ func (r *partsReport) Table() string {
 			}
 			return median(values)
 		}
-		fmt.Fprintf(table, "%s\t%.2f\t%.2f\t%+.2f\t%s\t\n", row.name, of(coreParts), of(allParts), of(allParts)-of(coreParts), row.target)
+		fmt.Fprintf(table, "%s\t%.2f\t%.2f\t%+.2f\t%s\t\n", row.name, of(r.less), of(r.more), of(r.more)-of(r.less), row.target)
 	}
 	table.Flush()
 	return text.String()

@@ -10,35 +10,45 @@ import (
 	"github.com/kedge-dev/kedge/tests/harness"
 )
 
-// TestParts measures what the optional parts of a server use while nobody uses them: a server with
-// all parts and one without are watched at the same time, as often as BENCH_RUNS says.
-func TestParts(t *testing.T) {
+// TestParts measures what the optional parts of a server use while nobody uses them.
+func TestParts(t *testing.T) { comparePair(t, partsPair()) }
+
+// TestBackup measures what a backup uses while nothing changes.
+func TestBackup(t *testing.T) { comparePair(t, backupPair(filepath.Join(t.TempDir(), "backup"))) }
+
+// comparePair watches a server of each way at the same time, as often as BENCH_RUNS says.
+func comparePair(t *testing.T, p pair) {
+	t.Helper()
 	harness.Require(t)
 	report := startReport(t)
-	ways := partsWays()
+	ways := []string{p.less, p.more}
 	results := map[string][]result{}
 	for round := range report.Options.Runs {
-		t.Run(fmt.Sprint("run-", round+1), func(t *testing.T) { measureParts(t, report, ways, results) })
+		t.Run(fmt.Sprint("run-", round+1), func(t *testing.T) { measurePair(t, report, p, ways, results) })
 		slices.Reverse(ways)
 	}
 	if t.Failed() {
 		t.Fatal("not everything could be measured")
 	}
-	parts := &partsReport{origin: report.origin, Options: report.Options, Results: results}
+	parts := &partsReport{origin: report.origin, pair: p, Options: report.Options, Results: results}
 	fmt.Print(parts.Table())
-	if err := writeJSON(filepath.Join(report.repository, partsFile), parts); err != nil {
+	if err := writeJSON(filepath.Join(report.repository, p.file), parts); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// measureParts adds a result of each way to start a server.
-func measureParts(t *testing.T, report *report, ways []string, results map[string][]result) {
+// measurePair adds a result of each way to start a server.
+func measurePair(t *testing.T, report *report, p pair, ways []string, results map[string][]result) {
 	installations := make([]*installation, len(ways))
 	for n, way := range ways {
 		useCopy(t)
 		i := newInstallation(t, report, kedgeName, 0)
-		i.args = partsArgs(way)
-		if _, err := observe(i.ctx, i.host, i.kubeconfig, i.start(t)); err != nil {
+		i.args = p.args[way]
+		_, err := observe(i.ctx, i.host, i.kubeconfig, i.start(t))
+		if err == nil && way == p.more && p.begin != nil {
+			err = p.begin(i)
+		}
+		if err != nil {
 			t.Fatal(err)
 		}
 		installations[n] = i
