@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -114,14 +115,14 @@ func TestVerifyFindsDamage(t *testing.T) {
 	eachDatastore(t, func(t *testing.T, c *cluster) {
 		c.put("/registry/things/default/a", "value")
 		c.verify = day
-		damaged := true
+		var mended atomic.Bool
 		for name, damage := range map[string]func([]byte) ([]byte, error){
 			"bases/": func(content []byte) ([]byte, error) { return content[:len(content)/2], nil },
 			"log/":   func([]byte) ([]byte, error) { return nil, errors.New("the disk cannot be read") },
 		} {
 			whole := c.place
 			c.place = &lossy{whole, func(file string, content []byte) ([]byte, error) {
-				if damaged && strings.HasPrefix(file, name) {
+				if !mended.Load() && strings.HasPrefix(file, name) {
 					return damage(content)
 				}
 				return content, nil
@@ -133,7 +134,7 @@ func TestVerifyFindsDamage(t *testing.T) {
 				}
 				return nil
 			})
-			damaged = false
+			mended.Store(true)
 			eventually(t, func() error {
 				if s := b.Status(); s.Fault != "" || s.Verified.IsZero() {
 					return fmt.Errorf("after that: %+v", s)
@@ -141,7 +142,8 @@ func TestVerifyFindsDamage(t *testing.T) {
 				return nil
 			})
 			stop()
-			damaged, c.place = true, whole
+			mended.Store(false)
+			c.place = whole
 			if err := c.api.CoreV1().Secrets(metav1.NamespaceSystem).Delete(t.Context(), SecretName, metav1.DeleteOptions{}); err != nil {
 				t.Fatal(err)
 			}
