@@ -78,6 +78,8 @@ type Backup struct {
 	log *logrus.Entry
 	// wake brings the next attempt.
 	wake loop.Changes
+	// verifyAfter is when the next verification may begin. Only run uses it.
+	verifyAfter time.Time
 
 	mu     sync.Mutex
 	status Status
@@ -97,7 +99,7 @@ type Status struct {
 	Size int64     `json:"sizeBytes,omitempty"`
 	// Verified is when the backup was last read and found to have the state of the cluster. It is zero if this server has not done so.
 	Verified time.Time `json:"verified,omitzero"`
-	// Differs says that the backup did not have the state of the cluster. It is empty if it has.
+	// Differs says that the backup did not have the state of the cluster, or could not be read. It is empty if the last verification held.
 	Differs string `json:"differs,omitempty"`
 	// Fault says why nothing is written, and what to do. It is empty if the backup works.
 	Fault string `json:"fault,omitempty"`

@@ -25,15 +25,17 @@ const verifiedAnnotation = "kedge.dev/verified"
 
 // verificationIsDue tells whether the backup has not been read for too long.
 func (s *session) verificationIsDue() bool {
-	return s.cfg.Verify > 0 && s.cfg.Now().Sub(s.verified) >= s.cfg.Verify
+	now := s.cfg.Now()
+	return s.cfg.Verify > 0 && now.Sub(s.verified) >= s.cfg.Verify && !now.Before(s.verifyAfter)
 }
 
-// verifyAgain is when a backup that was wrong is verified again.
+// verifyAgain is how long after a verification the next one begins at the earliest. Each writes all objects, so a place that cannot be read must not fill up.
 const verifyAgain = time.Hour
 
 // verify reads the backup back from the place, and compares it with the datastore. This server can read only what it has written since its start: its
 // files are also encrypted to a key that is in its memory alone. So it begins with a new base.
 func (s *session) verify(ctx context.Context) error {
+	s.verifyAfter = s.cfg.Now().Add(verifyAgain)
 	if s.tail.Base().Number <= s.foreign {
 		if err := s.writeBase(ctx, false); err != nil {
 			return err
@@ -44,14 +46,15 @@ func (s *session) verify(ctx context.Context) error {
 		return nil // it is tried again with a newer state
 	}
 	if err != nil {
-		return fmt.Errorf("read the backup to verify it: %w", err)
+		err = fmt.Errorf("read the backup to verify it: %w", err)
+		s.change(func(status *Status) { status.Differs = err.Error() + ". It is tried again in an hour" })
+		return err
 	}
 	if len(differ) == 0 {
 		s.verified = s.cfg.Now()
 		s.change(func(status *Status) { status.Verified, status.Differs = s.verified, "" })
 		return s.noteVerified(ctx)
 	}
-	s.verified = s.cfg.Now().Add(verifyAgain - s.cfg.Verify)
 	text := fmt.Sprintf("the backup does not have the cluster's state: %d objects differ, such as %s. All objects are written to it again. Save a snapshot, and report this fault of kedge", len(differ), differ[0])
 	s.log.Error(strings.ToUpper(text[:1]) + text[1:])
 	s.change(func(status *Status) { status.Differs = text })

@@ -116,6 +116,8 @@ func TestVerifyFindsDamage(t *testing.T) {
 		c.put("/registry/things/default/a", "value")
 		c.verify = day
 		var mended atomic.Bool
+		var later atomic.Int64
+		c.now = func() time.Time { return time.Now().Add(time.Duration(later.Load())) }
 		for name, damage := range map[string]func([]byte) ([]byte, error){
 			"bases/": func(content []byte) ([]byte, error) { return content[:len(content)/2], nil },
 			"log/":   func([]byte) ([]byte, error) { return nil, errors.New("the disk cannot be read") },
@@ -129,19 +131,25 @@ func TestVerifyFindsDamage(t *testing.T) {
 			}}
 			b, stop := c.start()
 			eventually(t, func() error {
-				if s := b.Status(); s.Fault == "" || !s.Verified.IsZero() {
+				if s := b.Status(); s.Differs == "" && s.Fault == "" || !s.Verified.IsZero() {
 					return fmt.Errorf("of damaged files in %s nothing is said: %+v", name, s)
 				}
 				return nil
 			})
 			mended.Store(true)
+			bases := c.newest()
+			later.Add(int64(verifyAgain))
+			c.put("/registry/things/default/a", name)
 			eventually(t, func() error {
-				if s := b.Status(); s.Fault != "" || s.Verified.IsZero() {
+				if s := b.Status(); s.Fault != "" || s.Differs != "" || s.Verified.IsZero() {
 					return fmt.Errorf("after that: %+v", s)
 				}
 				return nil
 			})
 			stop()
+			if n := c.basesAfter(bases); n > 1 {
+				t.Errorf("after the place was mended, all objects were written %d times", n)
+			}
 			mended.Store(false)
 			c.place = whole
 			if err := c.api.CoreV1().Secrets(metav1.NamespaceSystem).Delete(t.Context(), SecretName, metav1.DeleteOptions{}); err != nil {

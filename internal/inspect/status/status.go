@@ -127,7 +127,7 @@ func (c *Config) report(ctx context.Context, _ localapi.Nothing) (Report, error)
 			report.Cluster.Problems = append(report.Cluster.Problems, Problem{What: "changes are not in the backup " + b.Location, Do: b.Fault})
 		}
 		if b := report.Backup; b != nil && b.Differs != "" {
-			report.Cluster.Problems = append(report.Cluster.Problems, Problem{What: "the backup " + b.Location + " was wrong", Do: b.Differs})
+			report.Cluster.Problems = append(report.Cluster.Problems, Problem{What: "the backup " + b.Location + " was not verified", Do: b.Differs})
 		}
 		if c.Problems != nil {
 			report.Cluster.Problems = append(report.Cluster.Problems, c.Problems()...)

@@ -56,7 +56,7 @@ func Compare(ctx context.Context, live, restored *rest.Config, revision int64) (
 	}
 	var c Comparison
 	for _, kind := range kinds {
-		// What the restored state does not have is compared with the cluster of a moment later, so it is read first.
+		// The restored state is read first. Changes of the cluster since then have newer revisions, and count as such.
 		then, err := listAll(ctx, second.Resource(kind))
 		if err != nil {
 			return c, fmt.Errorf("list %s of the backup: %w", kind.GroupResource(), err)

@@ -61,7 +61,7 @@ type Change struct {
 	Revision int64
 	// Time is zero if the object is older than the backup.
 	Time time.Time
-	// What is created, changed or deleted.
+	// What says how the object has changed: created, changed or deleted.
 	What string
 	// By is the field manager that wrote it, or empty if it is not known.
 	By string

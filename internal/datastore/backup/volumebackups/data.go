@@ -73,6 +73,10 @@ func (k *VolumeBackups) Save(ctx context.Context, node, volume string, about jso
 	now := metav1.NewTime(k.cfg.Now())
 	return k.end(ctx, v, func() error {
 		return k.objects.change(ctx, v, func(s *Status) bool {
+			// If the controller has given it up, its pieces may have been removed meanwhile.
+			if s.Phase != Running {
+				return false
+			}
 			s.Phase, s.Version, s.CompletionTime, s.Progress = Completed, &saved.Ref, &now, ""
 			s.Size, s.Sent = humanize.IBytes(uint64(saved.Size)), humanize.IBytes(uint64(saved.Sent))
 			return true

@@ -169,8 +169,8 @@ func (c *controller) turn(ctx context.Context) (loop.Next, error) {
 	if i := slices.IndexFunc(all, func(v *VolumeBackup) bool { return v.Status.Phase == Running }); i >= 0 {
 		return loop.Next{After: time.Minute}, c.supervise(ctx, all[i], now)
 	}
-	if i := slices.IndexFunc(all, func(v *VolumeBackup) bool { return v.Status.Phase == "" && v.DeletionTimestamp == nil }); i >= 0 {
-		return next, c.begin(ctx, all[i])
+	if v := nextOf(all); v != nil {
+		return next, c.begin(ctx, v)
 	}
 	if day := now.UTC().Format(time.DateOnly); day != c.pruned && (len(all) > 0 || c.schedule != nil) {
 		if err := c.prune(ctx, all, now); err != nil {
@@ -179,6 +179,24 @@ func (c *controller) turn(ctx context.Context) (loop.Next, error) {
 		c.pruned = day
 	}
 	return next, nil
+}
+
+// nextOf returns the VolumeBackup that has its turn, or nil: the oldest one of the namespace that has waited longest. So a namespace with many claims, or with
+// slow commands in its pods, keeps the others waiting for one volume at most.
+func nextOf(all []*VolumeBackup) *VolumeBackup {
+	last := map[string]time.Time{}
+	for _, v := range all {
+		if at := v.Status.StartTime; at != nil && at.After(last[v.Namespace]) {
+			last[v.Namespace] = at.Time
+		}
+	}
+	var next *VolumeBackup
+	for _, v := range all {
+		if v.Status.Phase == "" && v.DeletionTimestamp == nil && (next == nil || last[v.Namespace].Before(last[next.Namespace])) {
+			next = v
+		}
+	}
+	return next
 }
 
 // all returns the VolumeBackups, the oldest first.
@@ -292,7 +310,7 @@ func (c *controller) find(ctx context.Context, v *VolumeBackup) (*corev1.Persist
 // supervise makes sure that the node is asked, and gives up if it says nothing.
 func (c *controller) supervise(ctx context.Context, v *VolumeBackup, now time.Time) error {
 	if v.DeletionTimestamp != nil {
-		return nil // its deletion ends it
+		return c.failed(ctx, v, "it was deleted") // a finalizer must not keep the others waiting
 	}
 	volume, err := c.api.CoreV1().PersistentVolumes().Get(ctx, v.Status.Volume, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {

@@ -252,6 +252,61 @@ func TestFaults(t *testing.T) {
 	}
 }
 
+// TestTurns checks that no namespace keeps the others waiting, whatever it has.
+func TestTurns(t *testing.T) {
+	var all []*VolumeBackup
+	add := func(namespace, name string, started int64) {
+		v := &VolumeBackup{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
+		if started > 0 {
+			at := metav1.Unix(started, 0)
+			v.Status = Status{Phase: Failed, StartTime: &at}
+		}
+		all = append(all, v)
+	}
+	add("greedy", "done", 100)
+	for _, name := range []string{"one", "two", "three"} {
+		add("greedy", name, 0)
+	}
+	add("old", "done", 50)
+	add("old", "a", 0)
+	add("new", "b", 0)
+	var order []string
+	for started := int64(200); ; started++ {
+		v := nextOf(all)
+		if v == nil {
+			break
+		}
+		order = append(order, v.Name)
+		at := metav1.Unix(started, 0)
+		v.Status = Status{Phase: Completed, StartTime: &at}
+	}
+	if want := []string{"b", "a", "one", "two", "three"}; !slices.Equal(order, want) {
+		t.Errorf("the order is %v, want %v", order, want)
+	}
+}
+
+// TestGivenUp sends a volume for so long that the controller gives it up. What is saved then does not count, because its pieces may be gone.
+func TestGivenUp(t *testing.T) {
+	claim, volume := bound("a", "data", "node-1", map[string]string{})
+	r := newRig(t, claim, volume)
+	r.make("a", "slow", "data")
+	r.turns()
+	late := readerFunc(func([]byte) (int, error) {
+		r.now = r.now.Add(silence + time.Minute)
+		r.turns()
+		return 0, io.EOF
+	})
+	must(t, r.Save(t.Context(), "node-1", "pvc-data", json.RawMessage(`{}`), late))
+	if s := r.status("a", "slow"); s.Phase != Failed || s.Version != nil {
+		t.Errorf("what was given up is %+v", s)
+	}
+}
+
+// readerFunc is an io.Reader.
+type readerFunc func([]byte) (int, error)
+
+func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
+
 // TestSchedule checks which claims the schedule takes, and what is pruned.
 func TestSchedule(t *testing.T) {
 	var objects []runtime.Object

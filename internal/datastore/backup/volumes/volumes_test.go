@@ -114,7 +114,7 @@ func TestVersions(t *testing.T) {
 	}
 }
 
-// TestInterrupted ends calls in the middle. What they leave must not be in the way, also if the key of the volume is lost with them.
+// TestInterrupted ends a call in the middle. The pieces that it has written belong to a key that is lost with the call. A later call must not use these pieces.
 func TestInterrupted(t *testing.T) {
 	f := newFixture(t)
 	content := random(20 << 20)

@@ -193,7 +193,7 @@ func (c *Carrier) send(ctx context.Context, name string, about json.RawMessage) 
 	}
 	read.CloseWithError(errStopped)
 	cancel()
-	// What the node knows says more than what the server has seen of it.
+	// If the export has failed, its error gives the cause. The server has only seen that the contents break off.
 	if fault := <-exported; fault != nil && !errors.Is(fault, errStopped) && !errors.Is(fault, context.Canceled) {
 		return fault
 	}
