@@ -12,6 +12,7 @@ import (
 
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	"github.com/kubernetes-csi/external-snapshotter/v8/pkg/utils"
+	clientv3 "go.etcd.io/etcd/client/v3"
 	"k8s.io/client-go/informers"
 
 	"github.com/kedge-dev/kedge/internal/agent"
@@ -87,6 +88,10 @@ func (s *server) newAPI(listener net.Listener) {
 	if version.Plain == "" {
 		hooks = lean.New()
 	}
+	var deletions func() (*clientv3.Client, error)
+	if s.cfg.Server.Backup.Location != "" {
+		deletions = s.store.Connect
+	}
 	server, fault := apiserver.New(apiserver.Config{
 		Addr:                listener.Addr(),
 		AdvertiseAddress:    s.cfg.Server.Advertised(s.node.IPs[0]),
@@ -100,6 +105,7 @@ func (s *server) newAPI(listener net.Listener) {
 		Egress:              egress,
 		Transformers:        keys,
 		MetricsTLS:          metricsTLS,
+		Deletions:           deletions,
 		Lean:                hooks,
 		Paths:               s.metrics.Paths(metrics.APIServer),
 		Args:                s.cfg.Server.KubeAPIServerArgs,

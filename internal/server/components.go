@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"os"
 	"path/filepath"
@@ -56,13 +57,35 @@ func (s *server) newStatus(group *component.Group) *status.Status {
 	if s.driver != nil {
 		told.Storage = status.Volumes(s.driver, s.api.Informers)
 	}
-	if s.api.server != nil {
-		told.Problems = func() []status.Problem { return damageProblems(s.api.server.Damaged()) }
+	told.Problems = func(ctx context.Context) (problems []status.Problem) {
+		if s.api.server != nil {
+			problems = damageProblems(s.api.server.Damaged())
+		}
+		if s.volumeBackups != nil {
+			problems = append(problems, volumeProblems(s.volumeBackups.Missing(ctx))...)
+		}
+		return problems
 	}
 	if s.backup != nil {
 		told.Backup = s.backup.Status
 	}
 	return status.New(told)
+}
+
+// volumeProblems returns what `kedge status` says about volumes that are not in the backup.
+func volumeProblems(missing []*volumebackups.VolumeBackup, err error) []status.Problem {
+	if err != nil {
+		return []status.Problem{{What: "it is not known which volumes are in the backup", Do: err.Error()}}
+	}
+	if len(missing) == 0 {
+		return nil
+	}
+	first := missing[0]
+	what := fmt.Sprintf("the last backup of the volume of claim %s/%s failed", first.Namespace, first.Spec.ClaimName)
+	if more := len(missing) - 1; more > 0 {
+		what += fmt.Sprintf(", and those of %d other claims", more)
+	}
+	return []status.Problem{{What: what, Do: first.Status.Message + ". `kubectl get volumebackups -A` shows all"}}
 }
 
 // damageProblems returns what `kedge status` says about stored objects that cannot be read.

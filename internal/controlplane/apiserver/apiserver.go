@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/sirupsen/logrus"
+	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/client/v3/kubernetes"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -80,6 +81,9 @@ type Config struct {
 	Args []string
 	// Scopes limit the services of nodes to the objects of their node.
 	Scopes nodescope.Scopes
+	// Deletions connects to the datastore, into which the server writes who deletes an object. It is nil without a backup, which
+	// takes that along.
+	Deletions func() (*clientv3.Client, error)
 	// Lean makes the server small. If it is nil, the server does everything as upstream's.
 	Lean *lean.Hooks
 	// MetricsTLS are the settings with which the metrics API calls kubelets. If they are

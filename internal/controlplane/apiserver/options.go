@@ -20,6 +20,7 @@ import (
 
 	"github.com/kedge-dev/kedge/internal/cluster/pki"
 	"github.com/kedge-dev/kedge/internal/controlplane/apiserver/essential"
+	"github.com/kedge-dev/kedge/internal/controlplane/deletions"
 	"github.com/kedge-dev/kedge/internal/controlplane/restriction"
 )
 
@@ -50,6 +51,9 @@ func newOptions(c *Config) (*options.ServerRunOptions, error) {
 
 	o.Authorization.Modes = []string{"Node", "RBAC"}
 	restriction.Register(o.Admission.GenericAdmission, restriction.Config{Unenforced: !c.Cluster.EnforcesPolicies(), VIP: c.VIP, Pods: c.Cluster.PodCIDRs()})
+	if c.Deletions != nil {
+		deletions.Register(o.Admission.GenericAdmission, c.Deletions)
+	}
 	o.AllowPrivileged = true
 	// So that a server without kube-proxy's rules reaches webhooks and aggregated
 	// APIs too.
@@ -134,8 +138,11 @@ func keepPlugins(o *kubeoptions.AdmissionOptions) {
 		generic.EnablePlugins = append(generic.EnablePlugins, nodeRestriction)
 	}
 	// A list of all plugins has upstream's only, so kedge's is added.
-	if names := o.PluginNames; len(names) > 0 && !slices.Contains(names, restriction.Name) {
-		o.PluginNames = append(names, restriction.Name)
+	for _, name := range []string{restriction.Name, deletions.Name} {
+		known := slices.Contains(o.GenericAdmission.RecommendedPluginOrder, name)
+		if names := o.PluginNames; known && len(names) > 0 && !slices.Contains(names, name) {
+			o.PluginNames = append(names, name)
+		}
 	}
 }
 

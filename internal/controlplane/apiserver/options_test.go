@@ -1,21 +1,24 @@
 package apiserver
 
 import (
+	"errors"
 	"net"
 	"net/netip"
 	"slices"
 	"testing"
 
+	clientv3 "go.etcd.io/etcd/client/v3"
 	"k8s.io/apiserver/pkg/features"
 
 	"github.com/kedge-dev/kedge/internal/base/config"
 	"github.com/kedge-dev/kedge/internal/base/datadir"
+	"github.com/kedge-dev/kedge/internal/controlplane/deletions"
 	"github.com/kedge-dev/kedge/internal/controlplane/restriction"
 )
 
-// TestRestrictionIsOn wants kedge's own plugin in force, even if the user lists all
+// TestOwnPluginsAreOn wants kedge's own plugins in force, even if the user lists all
 // plugins, which must all be known.
-func TestRestrictionIsOn(t *testing.T) {
+func TestOwnPluginsAreOn(t *testing.T) {
 	for name, args := range map[string][]string{
 		"by default":      nil,
 		"with more":       {"enable-admission-plugins=AlwaysPullImages"},
@@ -23,7 +26,7 @@ func TestRestrictionIsOn(t *testing.T) {
 	} {
 		o, err := newOptions(&Config{
 			Addr: &net.TCPAddr{Port: 6443}, AdvertiseAddress: netip.MustParseAddr("192.0.2.1"), Cluster: config.Default().Cluster,
-			Dir: datadir.Dir(t.TempDir()), Args: args,
+			Dir: datadir.Dir(t.TempDir()), Args: args, Deletions: func() (*clientv3.Client, error) { return nil, errors.New("not ready") },
 		})
 		if err != nil {
 			t.Fatalf("%s: make options: %v", name, err)
@@ -32,8 +35,10 @@ func TestRestrictionIsOn(t *testing.T) {
 			t.Errorf("%s: got faults of admission %v, want none", name, faults)
 		}
 		order := o.Admission.GenericAdmission.RecommendedPluginOrder
-		if order[len(order)-1] != restriction.Name || len(o.Admission.PluginNames) > 0 && !slices.Contains(o.Admission.PluginNames, restriction.Name) {
-			t.Errorf("%s: the plugins are %v of %v", name, o.Admission.PluginNames, order)
+		for i, own := range []string{restriction.Name, deletions.Name} {
+			if order[len(order)-2+i] != own || len(o.Admission.PluginNames) > 0 && !slices.Contains(o.Admission.PluginNames, own) {
+				t.Errorf("%s: the plugins are %v of %v", name, o.Admission.PluginNames, order)
+			}
 		}
 	}
 }

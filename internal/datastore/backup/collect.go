@@ -12,6 +12,7 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/kedge-dev/kedge/internal/base/deletion"
 	"github.com/kedge-dev/kedge/internal/datastore/backup/records"
 )
 
@@ -38,9 +39,9 @@ const (
 	addresses = objects + "masterleases/"
 )
 
-// belongs tells whether the backup has a key: the keys of objects, and cfg.Keys. Each server makes the other keys itself.
+// belongs tells whether the backup has a key: the keys of objects, who has deleted one, and cfg.Keys. Each server makes the other keys itself.
 func (b *Backup) belongs(key []byte) bool {
-	if slices.Contains(b.cfg.Keys, string(key)) {
+	if slices.Contains(b.cfg.Keys, string(key)) || bytes.HasPrefix(key, []byte(deletion.Prefix)) {
 		return true
 	}
 	return bytes.HasPrefix(key, []byte(objects)) && !bytes.HasPrefix(key, []byte(addresses))

@@ -80,7 +80,7 @@ type Config struct {
 	// Cluster is nil on an agent.
 	Cluster func(ctx context.Context) *Cluster
 	// Problems returns what is wrong besides what Cluster finds. It may be nil.
-	Problems func() []Problem
+	Problems func(ctx context.Context) []Problem
 	// Tunnels is nil on an agent.
 	Tunnels func() []string
 }
@@ -130,7 +130,7 @@ func (c *Config) report(ctx context.Context, _ localapi.Nothing) (Report, error)
 			report.Cluster.Problems = append(report.Cluster.Problems, Problem{What: "the backup " + b.Location + " was not verified", Do: b.Differs})
 		}
 		if c.Problems != nil {
-			report.Cluster.Problems = append(report.Cluster.Problems, c.Problems()...)
+			report.Cluster.Problems = append(report.Cluster.Problems, c.Problems(ctx)...)
 		}
 	}
 	if c.Tunnels != nil {

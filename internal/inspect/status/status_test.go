@@ -50,7 +50,7 @@ func TestProblems(t *testing.T) {
 	got, err := Fetch(t.Context(), localtest.Serve(t, New(Config{
 		Components: func() []component.Status { return nil },
 		Cluster:    func(context.Context) *Cluster { return &Cluster{Fault: "the API server is starting"} },
-		Problems:   func() []Problem { return wrong },
+		Problems:   func(context.Context) []Problem { return wrong },
 	}).Routes()...))
 	if err != nil || !reflect.DeepEqual(got.Cluster.Problems, wrong) || got.Well() {
 		t.Errorf("got %+v, %v", got, err)

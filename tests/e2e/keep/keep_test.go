@@ -191,6 +191,14 @@ func lookBack(t *testing.T, c *cluster.Cluster, host *harness.Host, last *corev1
 		t.Logf("%s", said)
 		return nil
 	})
+	c.Kubectl("delete", "configmap", "last")
+	c.Eventually("who has deleted it", func() error {
+		said, err := host.Kedge(t.Context(), "backup", "history", "--key", "/opt/key", "configmap/last").CombinedOutput()
+		if err != nil || !strings.Contains(string(said), "deleted by kedge-admin") {
+			return fmt.Errorf("%w: %s", err, said)
+		}
+		return nil
+	})
 	if said, err := open("delete", "configmap", "last"); err == nil || !strings.Contains(said, "cannot be changed") {
 		t.Errorf("delete in the state of before: %v\n%s", err, said)
 	}

@@ -9,13 +9,16 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode"
 
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/scheme"
 
+	"github.com/kedge-dev/kedge/internal/base/deletion"
 	"github.com/kedge-dev/kedge/internal/datastore/backup/rebuild"
 )
 
@@ -27,15 +30,19 @@ type Object struct{ Resource, Namespace, Name string }
 //upstream:relies-on k8s.io/kubernetes/pkg/kubeapiserver/default_storage_factory_builder.go SpecialDefaultResourcePrefixes
 var folders = map[string]string{"services": "services/specs", "endpoints": "services/endpoints", "nodes": "minions", "ingresses": "ingress"}
 
-// matches tells whether a key of the datastore is one of the object. The resource may be a kind, also in the singular.
+// matches tells whether a key of the datastore is one of the object, or says who has deleted it. The resource may be a kind, also in the singular.
 func (o Object) matches(key string) bool {
+	note, _, noted := deletion.Cut(key)
+	if noted {
+		key = note
+	}
 	path, name := cut(key)
 	if name != o.Name {
 		return false
 	}
 	for _, resource := range plurals(strings.ToLower(o.Resource)) {
 		folder := "/" + resource
-		if other, ok := folders[resource]; ok {
+		if other, ok := folders[resource]; ok && !noted {
 			folder = "/" + other
 		}
 		if strings.HasSuffix(path, folder) || strings.HasSuffix(path, folder+"/"+o.Namespace) {
@@ -63,7 +70,7 @@ type Change struct {
 	Time time.Time
 	// What says how the object has changed: created, changed or deleted.
 	What string
-	// By is the field manager that wrote it, or empty if it is not known.
+	// By is the field manager that wrote it, or the user that has deleted it. It is empty if that is not known.
 	By string
 	// Fields are the fields that differ, as ".spec.replicas: 1 -> 2".
 	Fields []string
@@ -72,10 +79,17 @@ type Change struct {
 // History calls each with all changes of an object that the backup has.
 func (b *Backup) History(ctx context.Context, o Object, each func(Change) error) error {
 	before := map[string]map[string]any{}
+	var deleters deleters
 	return b.log.History(ctx, o.matches, func(v rebuild.Version) error {
+		if _, uid, ok := deletion.Cut(v.Key); ok {
+			if v.Value != nil { // the note's end says nothing
+				deleters = append(deleters, deleter{uid, printable(v.Value)})
+			}
+			return nil
+		}
 		change := Change{Revision: v.Revision, Time: v.Time, What: "changed"}
 		if v.Value == nil {
-			change.What = "deleted"
+			change.What, change.By = "deleted", deleters.of(before[v.Key])
 			delete(before, v.Key)
 			return each(change)
 		}
@@ -87,11 +101,40 @@ func (b *Backup) History(ctx context.Context, o Object, each func(Change) error)
 		if old, ok := before[v.Key]; ok {
 			change.Fields = differences(old, object)
 		} else {
-			change.What = "created"
+			change.What, deleters = "created", nil
 		}
 		before[v.Key] = object
 		return each(change)
 	})
+}
+
+// deleter is a user that has asked to delete the object with a UID.
+type deleter struct {
+	uid  types.UID
+	name string
+}
+
+// deleters are the users that have asked since the object was created, in the order of time.
+type deleters []deleter
+
+// of returns the user that has asked to delete an object, or "" if none has. The UID of an encrypted object is not known.
+func (d deleters) of(object map[string]any) string {
+	uid := (&unstructured.Unstructured{Object: object}).GetUID()
+	i := slices.IndexFunc(d, func(known deleter) bool { return uid == "" || known.uid == uid })
+	if i < 0 {
+		return ""
+	}
+	return d[i].name
+}
+
+// printable returns the name of a user. Whoever tells the API server about users may have put anything into it, and it goes to a terminal.
+func printable(name []byte) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.IsPrint(r) {
+			return r
+		}
+		return unicode.ReplacementChar
+	}, string(name))
 }
 
 // encryptedStart begins the values that the API server has encrypted.

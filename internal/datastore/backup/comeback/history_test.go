@@ -1,6 +1,10 @@
 package comeback
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/kedge-dev/kedge/internal/base/deletion"
+)
 
 // TestWriter checks who is said to have written a version, also if several have written within one second.
 func TestWriter(t *testing.T) {
@@ -27,5 +31,54 @@ func TestWriter(t *testing.T) {
 		if got := writer(test.old, test.now); got != test.want {
 			t.Errorf("%s: got %q, want %q", name, got, test.want)
 		}
+	}
+}
+
+// TestMatches checks which keys belong to an object, those of notes about its deletion among them.
+func TestMatches(t *testing.T) {
+	service, node := Object{"service", "default", "web"}, Object{"node", "default", "web"}
+	for key, want := range map[string]struct{ service, node bool }{
+		"/registry/services/specs/default/web":              {service: true},
+		"/registry/services/specs/other/web":                {},
+		"/registry/services/endpoints/default/web":          {},
+		"/registry/minions/web":                             {node: true},
+		"/registry/pods/default/web":                        {},
+		deletion.Key("services", "default", "web", "u1"):    {service: true},
+		deletion.Key("services", "default", "other", "web"): {},
+		deletion.Key("services", "other", "web", "u1"):      {},
+		deletion.Key("nodes", "", "web", "u1"):              {node: true},
+		"/kedge/settings":                                   {},
+	} {
+		if got := service.matches(key); got != want.service {
+			t.Errorf("%s: got %t for the Service", key, got)
+		}
+		if got := node.matches(key); got != want.node {
+			t.Errorf("%s: got %t for the Node", key, got)
+		}
+	}
+}
+
+// TestDeleters checks who is said to have deleted an object.
+func TestDeleters(t *testing.T) {
+	object := func(uid string) map[string]any { return map[string]any{"metadata": map[string]any{"uid": uid}} }
+	asked := deleters{{"u1", "alice"}, {"u2", "bob"}}
+	for name, test := range map[string]struct {
+		object map[string]any
+		want   string
+	}{
+		"the first":    {object("u1"), "alice"},
+		"the second":   {object("u2"), "bob"},
+		"nobody asked": {object("u3"), ""},
+		"encrypted":    {map[string]any{}, "alice"},
+	} {
+		if got := asked.of(test.object); got != test.want {
+			t.Errorf("%s: got %q, want %q", name, got, test.want)
+		}
+	}
+}
+
+func TestPrintable(t *testing.T) {
+	if got, want := printable([]byte("al\x1b[2Jice\xff")), "al\ufffd[2Jice\ufffd"; got != want {
+		t.Errorf("got %q, want %q", got, want)
 	}
 }

@@ -143,6 +143,36 @@ func (k *VolumeBackups) Lead(ctx context.Context, ready func()) error {
 	return nil
 }
 
+// Missing returns, for each claim whose last backup failed, that VolumeBackup. One that never began does not count: a user may have named a wrong claim.
+func (k *VolumeBackups) Missing(ctx context.Context) ([]*VolumeBackup, error) {
+	all, err := k.objects.list(ctx, metav1.NamespaceAll)
+	if err != nil {
+		return nil, err
+	}
+	newest := map[types.NamespacedName]*VolumeBackup{}
+	for _, v := range all {
+		claim := types.NamespacedName{Namespace: v.Namespace, Name: v.Spec.ClaimName}
+		ended := v.Status.StartTime != nil && v.Status.CompletionTime != nil
+		if ended && (newest[claim] == nil || newest[claim].Status.CompletionTime.Before(v.Status.CompletionTime)) {
+			newest[claim] = v
+		}
+	}
+	var missing []*VolumeBackup
+	for claim, v := range newest {
+		if v.Status.Phase != Failed {
+			continue
+		}
+		_, err := k.api.CoreV1().PersistentVolumeClaims(claim.Namespace).Get(ctx, claim.Name, metav1.GetOptions{})
+		if err == nil {
+			missing = append(missing, v)
+		} else if !apierrors.IsNotFound(err) {
+			return nil, fmt.Errorf("get claim: %w", err)
+		}
+	}
+	slices.SortFunc(missing, func(a, b *VolumeBackup) int { return strings.Compare(a.Namespace+"/"+a.Name, b.Namespace+"/"+b.Name) })
+	return missing, nil
+}
+
 // pruneEvery is how often old versions are removed.
 const pruneEvery = 24 * time.Hour
 

@@ -250,6 +250,24 @@ func TestFaults(t *testing.T) {
 	if s := r.status("a", "next"); s.Phase != Running {
 		t.Errorf("the next one is %+v", s)
 	}
+	missing := func(want ...string) {
+		t.Helper()
+		found, err := r.Missing(t.Context())
+		must(t, err)
+		var got []string
+		for _, v := range found {
+			got = append(got, v.Namespace+"/"+v.Name)
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("missing are %v, want %v", got, want)
+		}
+	}
+	missing("a/silent") // the one that runs tells nothing yet
+	r.make("a", "wrong", "none")
+	r.now = r.now.Add(time.Second)
+	must(t, r.Save(t.Context(), "node-1", "pvc-data", json.RawMessage(`{}`), strings.NewReader("x")))
+	r.turns()
+	missing()
 }
 
 // TestTurns checks that no namespace keeps the others waiting, whatever it has.
