@@ -269,9 +269,12 @@ func openedBackup(c *cli.Context, cfg *config.Config, location string) (*comebac
 }
 
 func makeBackupKey(c *cli.Context) error {
-	key, err := backup.AskKey(c.Context, local())
+	key, warning, err := backup.AskKey(c.Context, local())
 	if err != nil {
 		return err
+	}
+	if warning != "" {
+		fmt.Fprintln(c.App.ErrWriter, "warning: "+warning)
 	}
 	_, err = fmt.Fprintf(c.App.Writer, `# The recovery key of a kedge cluster. Keep it apart from the server and from the backup.
 # Whoever has it can read the backup. Without it, nobody can. Restore with:

@@ -22,6 +22,8 @@ import (
 type newKey struct {
 	// Key is the secret recovery key. The server does not keep it.
 	Key string `json:"key"`
+	// Warning is about the place, or empty.
+	Warning string `json:"warning,omitempty"`
 }
 
 // Routes implements localapi.Part, for `kedge backup key` on a running server.
@@ -32,19 +34,15 @@ func (b *Backup) Routes() []localapi.Route {
 			if err != nil {
 				return newKey{}, err
 			}
-			key, err := b.makeKey(ctx, cluster)
-			if err != nil {
-				return newKey{}, err
-			}
-			return newKey{key.String()}, nil
+			return b.makeKey(ctx, cluster)
 		}),
 	}
 }
 
-// AskKey asks the server of this host to make a recovery key.
-func AskKey(ctx context.Context, kedge *localapi.Client) (string, error) {
+// AskKey asks the server of this host to make a recovery key. The warning is about the place, or empty.
+func AskKey(ctx context.Context, kedge *localapi.Client) (key, warning string, err error) {
 	made, err := localapi.Ask[newKey](ctx, kedge, localapi.MakeBackupKey, nil)
-	return made.Key, err
+	return made.Key, made.Warning, err
 }
 
 // errHasKey says that there is a key.
@@ -52,41 +50,46 @@ var errHasKey = errors.New("the cluster has a recovery key. It was shown when it
 	"If it is lost: set backup to another folder, restart kedge, and run this again. Then a backup with another key begins there")
 
 // makeKey makes a recovery key, and lets the cluster write.
-func (b *Backup) makeKey(ctx context.Context, cluster kubernetes.Interface) (*chain.RecoveryKey, error) {
+func (b *Backup) makeKey(ctx context.Context, cluster kubernetes.Interface) (newKey, error) {
 	if b.cfg.Location == "" {
-		return nil, errors.New("there is no place for a backup: set backup to s3://ENDPOINT/BUCKET/FOLDER or to file:///FOLDER, and restart kedge")
+		return newKey{}, errors.New("there is no place for a backup: set backup to s3://ENDPOINT/BUCKET/FOLDER or to file:///FOLDER, and restart kedge")
 	}
 	at, err := b.cfg.Open(ctx, cluster)
 	if err != nil {
-		return nil, err
+		return newKey{}, err
 	}
 	if err := at.Prepare(ctx); err != nil {
-		return nil, err
+		return newKey{}, err
 	}
 	if err := b.forget(ctx, cluster, at); err != nil {
-		return nil, err
+		return newKey{}, err
 	}
 	key, err := chain.NewRecoveryKey()
 	if err != nil {
-		return nil, err
+		return newKey{}, err
 	}
 	log, err := chain.Open(ctx, at, key.Root())
 	if err != nil {
-		return nil, err
+		return newKey{}, err
 	}
 	writer, err := key.Appoint(1, nil, b.cfg.Now())
 	if err != nil {
-		return nil, err
+		return newKey{}, err
 	}
 	// Whoever is stopped between the two steps can begin anew: forget sees to that.
 	if err := KeepWriter(ctx, cluster, writer); err != nil {
-		return nil, err
+		return newKey{}, err
 	}
 	if err := log.Admit(ctx, writer); err != nil {
-		return nil, err
+		return newKey{}, err
 	}
 	b.wake.Notify()
-	return key, nil
+	made := newKey{Key: key.String()}
+	if place.SameDisk(at, b.cfg.Folder) {
+		made.Warning = fmt.Sprintf("%s is on the same file system as %s: whoever loses that disk loses the backup too. If another disk was to be mounted there, "+
+			"remove the folder, mount the disk, and run this again", at, b.cfg.Folder)
+	}
+	return made, nil
 }
 
 // forget removes a key of the cluster that this place does not know: making the key was interrupted, or the place is a new one.

@@ -18,6 +18,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/minio/minio-go/v7"
+	"github.com/minio/minio-go/v7/pkg/credentials"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kedge-dev/kedge/tests/harness"
@@ -39,14 +41,14 @@ type gateway struct {
 // behind is where the gateway listens.
 const gatewayAddress = "127.0.0.1:9444"
 
-// newGateway starts a gateway on a host. The bucket is in the folder, which may be there.
+// newGateway starts a gateway on a host. The bucket is in the folder, which may be there. Nothing in it can be removed for a day: it has object lock.
 func newGateway(t *testing.T, host *harness.Host, folder string) *gateway {
 	t.Helper()
 	g := &gateway{t: t, host: host, folder: folder}
-	if err := os.MkdirAll(filepath.Join(folder, "backups"), 0o700); err != nil {
-		t.Fatal(err)
-	}
 	g.start("secret")
+	if _, err := os.Stat(filepath.Join(folder, "objects", "backups")); err != nil {
+		g.makeBucket()
+	}
 	certificate, key := cluster.Certificate(t, "localhost")
 	host.WriteFile("/etc/kedge/s3.crt", string(certificate))
 	pair, err := tls.X509KeyPair(certificate, key)
@@ -54,12 +56,7 @@ func newGateway(t *testing.T, host *harness.Host, folder string) *gateway {
 		t.Fatal(err)
 	}
 	behind := httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: gatewayAddress})
-	behind.Transport = &http.Transport{
-		DisableKeepAlives: true,
-		DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
-			return host.DialContext(ctx, network, address)
-		},
-	}
+	behind.Transport = g.transport()
 	behind.ErrorHandler = func(http.ResponseWriter, *http.Request, error) { panic(http.ErrAbortHandler) } // as if nobody listened
 	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		g.mu.Lock()
@@ -77,11 +74,45 @@ func newGateway(t *testing.T, host *harness.Host, folder string) *gateway {
 	return g
 }
 
+// transport sends requests to the gateway.
+func (g *gateway) transport() *http.Transport {
+	return &http.Transport{
+		DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
+			return g.host.DialContext(ctx, network, address)
+		},
+	}
+}
+
+// makeBucket makes a bucket with object lock.
+func (g *gateway) makeBucket() {
+	g.t.Helper()
+	client, err := minio.New(gatewayAddress, &minio.Options{
+		Creds: credentials.NewStaticV4("user", "secret", ""), Transport: g.transport(), BucketLookup: minio.BucketLookupPath,
+	})
+	if err == nil {
+		err = client.MakeBucket(g.t.Context(), "backups", minio.MakeBucketOptions{ObjectLocking: true})
+	}
+	mode, days, unit := minio.Compliance, uint(1), minio.Days
+	if err == nil {
+		err = client.SetObjectLockConfig(g.t.Context(), "backups", &mode, &days, &unit)
+	}
+	if err != nil {
+		g.t.Fatalf("make a bucket: %v", err)
+	}
+}
+
 // start starts the gateway with a secret key.
 func (g *gateway) start(secret string) {
 	g.t.Helper()
+	objects, versions := filepath.Join(g.folder, "objects"), filepath.Join(g.folder, "versions")
+	for _, folder := range []string{objects, versions} {
+		if err := os.MkdirAll(folder, 0o700); err != nil {
+			g.t.Fatal(err)
+		}
+	}
 	g.process = g.host.Command(context.WithoutCancel(g.t.Context()), harness.Built(g.t, "versitygw"), "--quiet", "--access", "user", "--secret", secret,
-		"--port", gatewayAddress, "posix", g.folder)
+		"--port", gatewayAddress, "posix", "--versioning-dir", versions, objects)
 	var said strings.Builder
 	g.process.Stdout, g.process.Stderr = &said, &said
 	if err := g.process.Start(); err != nil {

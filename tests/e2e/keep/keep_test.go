@@ -78,9 +78,12 @@ func run(t *testing.T, host *harness.Host, args ...string) string {
 func makeKey(t *testing.T, host *harness.Host) (key string) {
 	t.Helper()
 	harness.Eventually(t, time.Minute, "the recovery key", func() error {
-		output, err := host.Kedge(t.Context(), "backup", "key").CombinedOutput()
+		command := host.Kedge(t.Context(), "backup", "key")
+		var said strings.Builder
+		command.Stderr = &said
+		output, err := command.Output()
 		if err != nil {
-			return fmt.Errorf("%w: %s", err, output)
+			return fmt.Errorf("%w: %s", err, said.String())
 		}
 		key = string(output)
 		return nil

@@ -3,6 +3,7 @@ package place
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
@@ -35,44 +36,78 @@ func (f folder) Prepare(context.Context) error {
 
 func (f folder) path(name string) string { return filepath.Join(string(f), filepath.FromSlash(name)) }
 
-// there fails if the folder is not the place, such as the folder in which a disk would be mounted.
-func (f folder) there() error {
-	if _, err := os.Lstat(f.path(markName)); err != nil {
-		return fmt.Errorf("%w: %w. Plug in or mount the disk, or make a new backup there with `kedge backup key`", ErrAbsent, err)
+// open opens the folder. It fails if that is not the place, such as the folder in which a disk would be mounted.
+func (f folder) open() (*os.Root, error) {
+	root, err := os.OpenRoot(string(f))
+	if err == nil {
+		if _, err = root.Lstat(markName); err == nil {
+			return root, nil
+		}
+		root.Close()
 	}
-	return nil
+	return nil, fmt.Errorf("%w: %w. Plug in or mount the disk, or make a new backup there with `kedge backup key`", ErrAbsent, err)
 }
 
-// Create implements Place. The name is given only after the content is on the disk.
-func (f folder) Create(_ context.Context, name string, content []byte) (err error) {
-	if err := f.there(); err != nil {
+// there fails if the folder is not the place.
+func (f folder) there() error {
+	root, err := f.open()
+	if err == nil {
+		root.Close()
+	}
+	return err
+}
+
+// Create implements Place. The name is given only after the content is on the disk. Nothing is written into a folder from which the disk has just gone.
+func (f folder) Create(_ context.Context, name string, content []byte) error {
+	root, err := f.open()
+	if err != nil {
 		return err
 	}
-	path := f.path(name)
-	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+	defer root.Close()
+	path, parent := f.path(name), filepath.Dir(filepath.FromSlash(name))
+	if err := root.MkdirAll(parent, 0o700); err != nil {
 		return fmt.Errorf("make folder: %w", datadir.Explain(err))
 	}
-	file, err := os.CreateTemp(filepath.Dir(path), unfinished)
+	within, err := root.OpenRoot(parent)
 	if err != nil {
-		return fmt.Errorf("make file: %w", datadir.Explain(err))
+		return fmt.Errorf("open folder: %w", datadir.Explain(err))
 	}
-	defer os.Remove(file.Name())
-	_, err = file.Write(content)
-	if err == nil {
-		err = file.Sync()
-	}
-	if err = errors.Join(err, file.Close()); err != nil {
+	defer within.Close()
+	temporary := unfinished + rand.Text()
+	defer within.Remove(temporary)
+	if err := writeSynced(within, temporary, content); err != nil {
 		return fmt.Errorf("write %s: %w", path, datadir.Explain(err))
 	}
+	opened, err := within.Open(".")
+	if err != nil {
+		return fmt.Errorf("open folder: %w", datadir.Explain(err))
+	}
+	defer opened.Close()
 	// Unlike a link, this also works on the file systems of USB disks.
-	err = unix.Renameat2(unix.AT_FDCWD, file.Name(), unix.AT_FDCWD, path, unix.RENAME_NOREPLACE)
+	err = unix.Renameat2(int(opened.Fd()), temporary, int(opened.Fd()), filepath.Base(path), unix.RENAME_NOREPLACE)
 	if errors.Is(err, fs.ErrExist) {
 		return fmt.Errorf("make %s: %w", path, ErrExists)
+	}
+	if err == nil {
+		err = opened.Sync()
 	}
 	if err != nil {
 		return fmt.Errorf("name %s: %w", path, datadir.Explain(err))
 	}
-	return datadir.SyncFolder(filepath.Dir(path))
+	return nil
+}
+
+// writeSynced writes a new file, and waits until its content is on the disk.
+func writeSynced(in *os.Root, name string, content []byte) error {
+	file, err := in.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = file.Write(content)
+	if err == nil {
+		err = file.Sync()
+	}
+	return errors.Join(err, file.Close())
 }
 
 // Read implements Place.
@@ -129,12 +164,22 @@ func (f folder) Names(_ context.Context, in string) ([]string, error) {
 
 // Remove implements Place. It also removes a folder that becomes empty.
 func (f folder) Remove(_ context.Context, name string) error {
-	if err := f.there(); err != nil {
+	root, err := f.open()
+	if err != nil {
 		return err
 	}
-	if err := os.Remove(f.path(name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	defer root.Close()
+	name = filepath.FromSlash(name)
+	if err := root.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("delete %s: %w", f.path(name), datadir.Explain(err))
 	}
-	_ = os.Remove(filepath.Dir(f.path(name))) // fails if it has other files
+	_ = root.Remove(filepath.Dir(name)) // fails if it has other files
 	return nil
+}
+
+// SameDisk tells whether a place is a folder on the file system that has a path.
+func SameDisk(at Place, path string) bool {
+	f, ok := at.(folder)
+	var one, other unix.Stat_t
+	return ok && unix.Stat(string(f), &one) == nil && unix.Stat(path, &other) == nil && one.Dev == other.Dev
 }

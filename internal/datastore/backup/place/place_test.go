@@ -166,3 +166,13 @@ func TestRefused(t *testing.T) {
 		}
 	}
 }
+
+func TestSameDisk(t *testing.T) {
+	here := t.TempDir()
+	if !SameDisk(folder(here), t.TempDir()) {
+		t.Error("two folders beside each other are not on the same file system")
+	}
+	if SameDisk(folder("/proc"), here) || SameDisk(folder("/does-not-exist"), here) || SameDisk(remote{}, here) {
+		t.Error("what is elsewhere is on the same file system")
+	}
+}
