@@ -1,9 +1,7 @@
 package bench
 
 import (
-	"errors"
 	"fmt"
-	"os"
 	"strings"
 	"text/tabwriter"
 )
@@ -21,6 +19,10 @@ type pair struct {
 	args map[string][]string
 	// begin, if it is not nil, completes the server of the way more.
 	begin func(*installation) error
+	// writes is how many times a second a client changes an object in the idle time.
+	writes int
+	// bucket, if it is not nil, counts what the way more sends to S3.
+	bucket *countedBucket
 	// anonymous and cpu are the targets of the difference, for people.
 	anonymous, cpu string
 }
@@ -31,23 +33,6 @@ func partsPair() pair {
 	return pair{
 		less: less, more: more, about: "the optional parts are " + optionalParts, file: "build/bench/parts.json",
 		args: map[string][]string{less: {"--disable=" + optionalParts}}, anonymous: "≤ 6", cpu: "≤ 0.1",
-	}
-}
-
-// backupPair compares a server without a backup with one that has a backup in a folder on another disk.
-func backupPair(folder string) pair {
-	const less, more = "without a backup", "with a backup"
-	return pair{
-		less: less, more: more, about: "the backup is in a folder on another disk", file: "build/bench/backup.json",
-		args: map[string][]string{more: {"--backup=file://" + folder}},
-		begin: func(i *installation) error {
-			// An earlier run has left a backup with another key.
-			if err := errors.Join(os.RemoveAll(folder), os.Mkdir(folder, 0o700)); err != nil {
-				return err
-			}
-			return i.host.Kedge(i.ctx, "backup", "key").Run()
-		},
-		anonymous: "≤ 2",
 	}
 }
 
@@ -62,8 +47,12 @@ type partsReport struct {
 // Table returns the medians of both ways, and the difference, as text.
 func (r *partsReport) Table() string {
 	var text strings.Builder
-	fmt.Fprintf(&text, "%sat rest, side by side, median of %d, over %s, %s after the first pod was Ready; %s\n\n",
-		r.heading(), r.Options.Runs, r.Options.Idle, r.Options.Settle, r.about)
+	state := "at rest"
+	if r.writes > 0 {
+		state = fmt.Sprintf("with %d writes a second", r.writes)
+	}
+	fmt.Fprintf(&text, "%s%s, side by side, median of %d, over %s, %s after the first pod was Ready; %s\n\n",
+		r.heading(), state, r.Options.Runs, r.Options.Idle, r.Options.Settle, r.about)
 	table := tabwriter.NewWriter(&text, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintf(table, "\t%s\t%s\tmore\ttarget\t\n", r.less, r.more)
 	for _, row := range []struct {
@@ -86,5 +75,8 @@ func (r *partsReport) Table() string {
 		fmt.Fprintf(table, "%s\t%.2f\t%.2f\t%+.2f\t%s\t\n", row.name, of(r.less), of(r.more), of(r.more)-of(r.less), row.target)
 	}
 	table.Flush()
+	if r.bucket != nil {
+		fmt.Fprintf(&text, "\n%s\n", r.bucket.summary(r.Options.Idle))
+	}
 	return text.String()
 }

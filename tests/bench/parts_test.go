@@ -1,9 +1,11 @@
 package bench
 
 import (
+	"context"
 	"fmt"
 	"path/filepath"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -12,9 +14,6 @@ import (
 
 // TestParts measures what the optional parts of a server use while nobody uses them.
 func TestParts(t *testing.T) { comparePair(t, partsPair()) }
-
-// TestBackup measures what a backup uses while nothing changes.
-func TestBackup(t *testing.T) { comparePair(t, backupPair(filepath.Join(t.TempDir(), "backup"))) }
 
 // comparePair watches a server of each way at the same time, as often as BENCH_RUNS says.
 func comparePair(t *testing.T, p pair) {
@@ -56,6 +55,22 @@ func measurePair(t *testing.T, report *report, p pair, ways []string, results ma
 	time.Sleep(report.Options.Settle)
 	runs := make([]result, len(ways))
 	measured := make(chan error)
+	writing, stop := context.WithCancel(t.Context())
+	var writers sync.WaitGroup
+	if p.writes > 0 {
+		for _, i := range installations {
+			writers.Go(func() {
+				if err := writeSteadily(writing, i.server.Client(), p.writes); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		time.Sleep(10 * time.Second) // the backup writes its first files
+	}
+	if p.bucket != nil {
+		p.bucket.count(true)
+		defer p.bucket.count(false)
+	}
 	for n, i := range installations {
 		go func() { measured <- runs[n].measureIdle(i.ctx, i, report.Options.Idle) }()
 	}
@@ -64,6 +79,8 @@ func measurePair(t *testing.T, report *report, p pair, ways []string, results ma
 			t.Error(err)
 		}
 	}
+	stop()
+	writers.Wait()
 	for n, way := range ways {
 		results[way] = append(results[way], runs[n])
 		fmt.Printf("%s: PSS %.1f MiB, anonymous %.1f MiB, CPU %.2f %%\n", way, runs[n].PSS/mebibyte, runs[n].Anonymous/mebibyte, runs[n].CPU)
