@@ -1,4 +1,4 @@
-// Package deletion is how the datastore says, for an hour, who has asked to delete an object. The API server writes a note
+// Package deletion is how the datastore says, for some minutes, who has asked to delete an object. The API server writes a note
 // (controlplane/deletions), the backup keeps it, and the history of an object reads it.
 package deletion
 

@@ -9,10 +9,12 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/sirupsen/logrus"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"golang.org/x/time/rate"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/admission"
@@ -26,8 +28,10 @@ import (
 const Name = "KedgeDeletions"
 
 const (
-	// kept is how long the datastore keeps a note. The backup has read it after some seconds, or when its place is back.
-	kept = time.Hour
+	// kept is how long the datastore keeps a note. The backup reads changes that are not older than that: the datastore compacts the others.
+	kept = 10 * time.Minute
+	// notes a second, and at once, bound what a user can fill the datastore with by deleting: there are at most 13,000 notes.
+	notesPerSecond, notesAtOnce = 20, 1000
 	// writeTime limits how long a deletion waits for the note.
 	writeTime = 5 * time.Second
 	// maxName bounds the length of a user's name in a note.
@@ -47,11 +51,17 @@ func Register(options *genericoptions.AdmissionOptions, connect func() (*clientv
 type plugin struct {
 	*admission.Handler
 	connect func() (*clientv3.Client, error)
+	limit   *rate.Limiter
 	log     *logrus.Entry
+	// fails says that the last note could not be written. The log has that.
+	fails atomic.Bool
 }
 
 func newPlugin(connect func() (*clientv3.Client, error)) *plugin {
-	return &plugin{Handler: admission.NewHandler(admission.Delete), connect: sync.OnceValues(connect), log: logrus.WithField("component", "apiserver")}
+	return &plugin{
+		Handler: admission.NewHandler(admission.Delete), connect: sync.OnceValues(connect),
+		limit: rate.NewLimiter(notesPerSecond, notesAtOnce), log: logrus.WithField("component", "apiserver"),
+	}
 }
 
 var _ admission.ValidationInterface = (*plugin)(nil)
@@ -62,14 +72,15 @@ func (p *plugin) Validate(ctx context.Context, a admission.Attributes, _ admissi
 		return nil
 	}
 	object, err := meta.Accessor(a.GetOldObject())
-	if err != nil {
-		return nil // the object itself is not there, as with a namespace that is being finalized
+	if err != nil || !p.limit.Allow() {
+		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, writeTime)
 	defer cancel()
 	resource, by := a.GetResource().Resource, a.GetUserInfo().GetName()
-	if err := p.note(ctx, deletion.Key(resource, object.GetNamespace(), object.GetName(), object.GetUID()), by[:min(len(by), maxName)]); err != nil {
-		p.log.WithError(err).Warnf("The backup will not say who has deleted %s %s", resource, object.GetName())
+	err = p.note(ctx, deletion.Key(resource, object.GetNamespace(), object.GetName(), object.GetUID()), by[:min(len(by), maxName)])
+	if failed := p.fails.Swap(err != nil); err != nil && !failed {
+		p.log.Warnf("Cannot note that %s deletes %s %s, so the backup will not say it, and the same holds for what is deleted until this works: %v", by, resource, object.GetName(), err)
 	}
 	return nil
 }

@@ -3,6 +3,7 @@ package deletions
 import (
 	"context"
 	"errors"
+	"io"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -109,10 +110,33 @@ func TestDatastoreAway(t *testing.T) {
 	logger := logrus.New()
 	logger.SetOutput(&said)
 	p.log = logrus.NewEntry(logger)
-	if err := p.Validate(t.Context(), request{by: "alice", uid: "u1"}.attributes(), nil); err != nil {
-		t.Error(err)
+	for range 3 {
+		if err := p.Validate(t.Context(), request{by: "alice", uid: "u1"}.attributes(), nil); err != nil {
+			t.Error(err)
+		}
 	}
-	if text := said.String(); !strings.Contains(text, "will not say who has deleted services web") || !strings.Contains(text, "the datastore is away") {
+	if text := said.String(); strings.Count(text, "Cannot note that alice deletes services web") != 1 || !strings.Contains(text, "the datastore is away") {
 		t.Errorf("the log says %s", text)
+	}
+}
+
+// TestManyDeletions deletes without end, and wants a bounded number of notes.
+func TestManyDeletions(t *testing.T) {
+	tried := 0
+	p := newPlugin(nil)
+	p.connect = func() (*clientv3.Client, error) {
+		tried++
+		return nil, errors.New("the datastore is away")
+	}
+	logger := logrus.New()
+	logger.SetOutput(io.Discard)
+	p.log = logrus.NewEntry(logger)
+	for range 10 * notesAtOnce {
+		if err := p.Validate(t.Context(), request{by: "alice", uid: "u1"}.attributes(), nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if tried < notesAtOnce || tried > 2*notesAtOnce {
+		t.Errorf("%d notes were tried at once", tried)
 	}
 }
