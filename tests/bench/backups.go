@@ -167,7 +167,7 @@ func volumeColumns() []figure[volumeResult] {
 // Table returns the results as text.
 func (r *volumeReport) Table() string {
 	var text strings.Builder
-	fmt.Fprintf(&text, "%sa volume with a file of %s, and again after %s of it have changed; behind each value its ratio to kopia's\n\n", r.heading(), volumeFile, volumeChange)
+	fmt.Fprintf(&text, "%sa volume of 1 GiB with a file of %s, and again after %s of it have changed; behind each value its ratio to kopia's\n\n", r.heading(), volumeFile, volumeChange)
 	r.write(&text)
 	return text.String()
 }
@@ -178,8 +178,8 @@ func (r *volumeReport) write(w io.Writer) {
 	table.Flush()
 }
 
-// The file in the volume, and what of it changes.
+// The file in the volume of 1 GiB, and what of it changes.
 const (
-	volumeFile   = "1G"
-	volumeChange = "10M"
+	volumeFile   = "900M"
+	volumeChange = "9M"
 )

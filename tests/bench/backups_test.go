@@ -51,7 +51,7 @@ func TestVolumeBackup(t *testing.T) {
 	if output, err := host.Kedge(t.Context(), "backup", "key").CombinedOutput(); err != nil {
 		t.Fatalf("kedge backup key: %v\n%s", err, output)
 	}
-	v := &volumeBench{c, place, filepath.Join(repository, "build", "bench", "bin", volumeByKopia)}
+	v := &volumeBench{c, place, filepath.Join(repository, "build", "bench", volumeByKopia)}
 	v.begin()
 	var byKedge, byKopia volumeResult
 	v.write("--rw=write", "--end_fsync=1")
@@ -149,7 +149,10 @@ func (v *volumeBench) kedge(name string) {
 	v.Helper()
 	v.Apply(fmt.Sprintf("apiVersion: kedge.dev/v1alpha1\nkind: VolumeBackup\nmetadata: {name: %s}\nspec: {claimName: data}\n", name))
 	harness.Eventually(v.T, 10*time.Minute, "the VolumeBackup to be complete", func() error {
-		if phase := v.Kubectl("get", "volumebackup", name, "-o", "jsonpath={.status.phase}"); phase != "Completed" {
+		switch phase := v.Kubectl("get", "volumebackup", name, "-o", "jsonpath={.status.phase} {.status.message}"); {
+		case strings.HasPrefix(phase, "Failed"):
+			v.Fatal(phase)
+		case !strings.HasPrefix(phase, "Completed"):
 			return fmt.Errorf("it is %q", phase)
 		}
 		return nil

@@ -35,7 +35,7 @@ build kubectl k8s.io/kubernetes/cmd/kubectl
 build coredns ./tests/bench/coredns
 
 # TestVolumeBackup compares kedge with kopia, which is no part of go.mod.
-GOBIN=$PWD/$out/bin CGO_ENABLED=0 go install -tags nohtmlui -ldflags '-s -w' github.com/kopia/kopia@v0.23.1
+GOBIN=$PWD/$out CGO_ENABLED=0 go install -tags nohtmlui -ldflags '-s -w' github.com/kopia/kopia@v0.23.1
 
 # flanneld without the back end for Tencent's cloud, whose module the Go module
 # proxies do not all have.
