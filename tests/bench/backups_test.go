@@ -28,20 +28,7 @@ func TestBackup(t *testing.T) {
 // TestVolumeBackup backs up a volume with kedge and with kopia, and again after a part of it has changed. kopia reads the
 // directory of the volume. kedge also makes a frozen copy, and may use half a core.
 func TestVolumeBackup(t *testing.T) {
-	harness.Require(t)
-	harness.Need(t, "fio")
-	repository, err := harness.Repository()
-	if err != nil {
-		t.Fatal(err)
-	}
-	origin, err := newOrigin(repository)
-	if err != nil {
-		t.Fatal(err)
-	}
-	archive, err := image.Fio(repository)
-	if err != nil {
-		t.Fatal(err)
-	}
+	origin, repository, archive := needFio(t)
 	place := t.TempDir()
 	host := harness.NewNetwork(t).NewHost(t, "server-1")
 	host.Preload(archive)

@@ -20,20 +20,7 @@ const fioPod = "fio"
 
 // TestStorage measures claims and a bare directory. It fails only if something does not work.
 func TestStorage(t *testing.T) {
-	harness.Require(t)
-	harness.Need(t, "fio")
-	repository, err := harness.Repository()
-	if err != nil {
-		t.Fatal(err)
-	}
-	origin, err := newOrigin(repository)
-	if err != nil {
-		t.Fatal(err)
-	}
-	archive, err := image.Fio(repository)
-	if err != nil {
-		t.Fatal(err)
-	}
+	origin, repository, archive := needFio(t)
 	// The host has no disk of its own, because that would be a loop device too.
 	host := harness.NewNetwork(t).NewHost(t, "server-1")
 	host.Preload(archive)
@@ -56,6 +43,26 @@ func TestStorage(t *testing.T) {
 	if err := writeJSON(filepath.Join(repository, storageFile), report); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// needFio returns what a benchmark with fio begins with: the origin of the report, the source tree, and the archive of fio's image.
+func needFio(t *testing.T) (_ origin, repository, archive string) {
+	t.Helper()
+	harness.Require(t)
+	harness.Need(t, "fio")
+	repository, err := harness.Repository()
+	if err != nil {
+		t.Fatal(err)
+	}
+	from, err := newOrigin(repository)
+	if err != nil {
+		t.Fatal(err)
+	}
+	archive, err = image.Fio(repository)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return from, repository, archive
 }
 
 // folderOf returns the folder at which fio's pod has the place with this number.
