@@ -3,7 +3,6 @@ package bench
 import (
 	"context"
 	"fmt"
-	"io"
 	"net/http"
 	"strings"
 	"sync"
@@ -135,6 +134,12 @@ func writeSteadily(ctx context.Context, client kubernetes.Interface, rate int) e
 	}
 }
 
+// The file in the volume of 1 GiB, and what of it changes.
+const (
+	volumeFile   = "900M"
+	volumeChange = "9M"
+)
+
 // The two that back up a volume.
 const (
 	volumeByKedge = "kedge"
@@ -168,18 +173,8 @@ func volumeColumns() []figure[volumeResult] {
 func (r *volumeReport) Table() string {
 	var text strings.Builder
 	fmt.Fprintf(&text, "%sa volume of 1 GiB with a file of %s, and again after %s of it have changed; behind each value its ratio to kopia's\n\n", r.heading(), volumeFile, volumeChange)
-	r.write(&text)
-	return text.String()
-}
-
-func (r *volumeReport) write(w io.Writer) {
-	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
+	table := tabwriter.NewWriter(&text, 0, 0, 2, ' ', tabwriter.AlignRight)
 	compare(table, "", []string{volumeByKopia, volumeByKedge}, volumeColumns(), r.Results)
 	table.Flush()
+	return text.String()
 }
-
-// The file in the volume of 1 GiB, and what of it changes.
-const (
-	volumeFile   = "900M"
-	volumeChange = "9M"
-)

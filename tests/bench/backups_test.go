@@ -10,12 +10,8 @@ import (
 	"testing"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
 	"github.com/kedge-dev/kedge/tests/harness"
 	"github.com/kedge-dev/kedge/tests/harness/cluster"
-	"github.com/kedge-dev/kedge/tests/harness/image"
 )
 
 // TestBackup measures what a backup uses while nothing changes, and while a client writes.
@@ -63,25 +59,7 @@ type volumeBench struct {
 // begin makes the volume and kopia's repository.
 func (v *volumeBench) begin() {
 	v.Helper()
-	const name = "data"
-	if err := makeClaim(v.Context(), v.Client, placeLocal, name); err != nil {
-		v.Fatal(err)
-	}
-	pod := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Name: fioPod},
-		Spec: corev1.PodSpec{
-			Volumes: []corev1.Volume{placeVolume(placeLocal, name)},
-			Containers: []corev1.Container{{
-				Name: fioPod, Image: image.FioName, Command: []string{"sleep", "1000000"},
-				VolumeMounts: []corev1.VolumeMount{{Name: name, MountPath: "/" + name}},
-			}},
-		},
-	}
-	v.Eventually("the pod to be made", func() error {
-		_, err := v.Client.CoreV1().Pods(cluster.Namespace).Create(v.Context(), pod, metav1.CreateOptions{})
-		return err
-	})
-	v.Pod(fioPod)
+	runFio(v.Cluster, placeLocal)
 	repository := filepath.Join(v.place, volumeByKopia)
 	if err := os.Mkdir(repository, 0o700); err != nil {
 		v.Fatal(err)
@@ -92,7 +70,7 @@ func (v *volumeBench) begin() {
 // write runs fio on the volume's file, with content that cannot be compressed.
 func (v *volumeBench) write(args ...string) {
 	v.Helper()
-	command := append([]string{"/usr/bin/fio", "--name=bench", "--ioengine=psync", "--bs=1M", "--refill_buffers", "--randrepeat=0", "--size=" + volumeFile, "--filename=/data/file"}, args...)
+	command := append([]string{"/usr/bin/fio", "--name=bench", "--ioengine=psync", "--bs=1M", "--refill_buffers", "--randrepeat=0", "--size=" + volumeFile, "--filename=/" + folderOf(0) + "/file"}, args...)
 	if _, err := cluster.OnNode(v.Server.Host, fioPod, command...); err != nil {
 		v.Fatal(err)
 	}
@@ -134,7 +112,7 @@ func (v *volumeBench) size(by string) (total float64) {
 // kedge makes a VolumeBackup and waits for its end.
 func (v *volumeBench) kedge(name string) {
 	v.Helper()
-	v.Apply(fmt.Sprintf("apiVersion: kedge.dev/v1alpha1\nkind: VolumeBackup\nmetadata: {name: %s}\nspec: {claimName: data}\n", name))
+	v.Apply(fmt.Sprintf("apiVersion: kedge.dev/v1alpha1\nkind: VolumeBackup\nmetadata: {name: %s}\nspec: {claimName: %s}\n", name, folderOf(0)))
 	harness.Eventually(v.T, 10*time.Minute, "the VolumeBackup to be complete", func() error {
 		switch phase := v.Kubectl("get", "volumebackup", name, "-o", "jsonpath={.status.phase} {.status.message}"); {
 		case strings.HasPrefix(phase, "Failed"):

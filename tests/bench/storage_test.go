@@ -27,7 +27,7 @@ func TestStorage(t *testing.T) {
 	server := host.StartServer(t)
 	server.WaitReady()
 	c := cluster.Of(t, server)
-	runFio(c)
+	runFio(c, places...)
 	report := &storageReport{origin: origin, Rounds: map[string][]storageResult{}}
 	for range storageRounds {
 		for i, place := range places {
@@ -68,8 +68,8 @@ func needFio(t *testing.T) (_ origin, repository, archive string) {
 // folderOf returns the folder at which fio's pod has the place with this number.
 func folderOf(number int) string { return "place-" + strconv.Itoa(number) }
 
-// runFio runs a pod with every place, and waits until it is ready.
-func runFio(c *cluster.Cluster) {
+// runFio runs a pod with volumes at these places, and waits until it is ready.
+func runFio(c *cluster.Cluster, places ...string) {
 	c.Helper()
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: fioPod},

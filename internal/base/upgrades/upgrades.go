@@ -9,9 +9,10 @@ import (
 	"fmt"
 	"strings"
 	"time"
-	"unicode"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/kedge-dev/kedge/internal/base/foreigntext"
 )
 
 const (
@@ -117,7 +118,7 @@ const (
 
 // FormatReport returns a Report as the value of the annotation. It cuts a long message off.
 func FormatReport(r Report) string {
-	r.Message = Cut(r.Message, maxMessage)
+	r.Message = foreigntext.Cut(r.Message, maxMessage)
 	for {
 		data, err := json.Marshal(r)
 		if err != nil {
@@ -127,33 +128,8 @@ func FormatReport(r Report) string {
 		if len(data) <= maxReport || r.Message == "" {
 			return string(data)
 		}
-		r.Message = Cut(r.Message, len(r.Message)/2)
+		r.Message = foreigntext.Cut(r.Message, len(r.Message)/2)
 	}
-}
-
-// Cut returns the beginning of a text, with up to limit bytes of it.
-func Cut(text string, limit int) string {
-	if len(text) <= limit {
-		return text
-	}
-	if limit < len(cut) {
-		return ""
-	}
-	return strings.ToValidUTF8(text[:limit-len(cut)], "") + cut
-}
-
-// cut is at the end of a text that was cut off.
-const cut = " …"
-
-// printable returns a text that cannot control a terminal. Lines stay, and all but the first one
-// are indented, so that none looks like a line of somebody else.
-func printable(text string) string {
-	return strings.ReplaceAll(strings.Map(func(r rune) rune {
-		if r == '\n' || unicode.IsPrint(r) {
-			return r
-		}
-		return ' '
-	}, text), "\n", "\n  ")
 }
 
 // ParseReport reads the value of the annotation. A node may write anything there. People can read
@@ -174,6 +150,6 @@ func ParseReport(value string) (Report, error) {
 	if r.ID == "" {
 		return Report{}, errors.New("it does not say which order it is about")
 	}
-	r.Message = printable(r.Message)
+	r.Message = foreigntext.Printable(r.Message)
 	return r, nil
 }

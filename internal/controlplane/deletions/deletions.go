@@ -20,6 +20,7 @@ import (
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/authentication/user"
 	genericoptions "k8s.io/apiserver/pkg/server/options"
+	"k8s.io/utils/lru"
 
 	"github.com/kedge-dev/kedge/internal/base/deletion"
 )
@@ -28,10 +29,13 @@ import (
 const Name = "KedgeDeletions"
 
 const (
-	// kept is how long the datastore keeps a note. The backup reads changes that are not older than that: the datastore compacts the others.
+	// kept is how long the datastore keeps a note. By then the backup has read it, or the change is compacted and cannot be read any more.
 	kept = 10 * time.Minute
-	// notes a second, and at once, bound what a user can fill the datastore with by deleting: there are at most 13,000 notes.
-	notesPerSecond, notesAtOnce = 20, 1000
+	// Each namespace has so many notes a second, and so many at once. So the datastore has at most 3,500 notes of each, and a user who deletes
+	// without end in one namespace takes no notes from the others.
+	notesPerSecond, notesAtOnce = 5, 500
+	// maxNamespaces bounds the memory. A namespace in which nobody has deleted for long begins anew.
+	maxNamespaces = 1000
 	// writeTime limits how long a deletion waits for the note.
 	writeTime = 5 * time.Second
 	// maxName bounds the length of a user's name in a note.
@@ -51,8 +55,9 @@ func Register(options *genericoptions.AdmissionOptions, connect func() (*clientv
 type plugin struct {
 	*admission.Handler
 	connect func() (*clientv3.Client, error)
-	limit   *rate.Limiter
-	log     *logrus.Entry
+	// limits has a *rate.Limiter by namespace.
+	limits *lru.Cache
+	log    *logrus.Entry
 	// fails says that the last note could not be written. The log has that.
 	fails atomic.Bool
 }
@@ -60,7 +65,7 @@ type plugin struct {
 func newPlugin(connect func() (*clientv3.Client, error)) *plugin {
 	return &plugin{
 		Handler: admission.NewHandler(admission.Delete), connect: sync.OnceValues(connect),
-		limit: rate.NewLimiter(notesPerSecond, notesAtOnce), log: logrus.WithField("component", "apiserver"),
+		limits: lru.New(maxNamespaces), log: logrus.WithField("component", "apiserver"),
 	}
 }
 
@@ -72,7 +77,7 @@ func (p *plugin) Validate(ctx context.Context, a admission.Attributes, _ admissi
 		return nil
 	}
 	object, err := meta.Accessor(a.GetOldObject())
-	if err != nil || !p.limit.Allow() {
+	if err != nil || !p.limit(object.GetNamespace()).Allow() {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, writeTime)
@@ -80,9 +85,19 @@ func (p *plugin) Validate(ctx context.Context, a admission.Attributes, _ admissi
 	resource, by := a.GetResource().Resource, a.GetUserInfo().GetName()
 	err = p.note(ctx, deletion.Key(resource, object.GetNamespace(), object.GetName(), object.GetUID()), by[:min(len(by), maxName)])
 	if failed := p.fails.Swap(err != nil); err != nil && !failed {
-		p.log.Warnf("Cannot note that %s deletes %s %s, so the backup will not say it, and the same holds for what is deleted until this works: %v", by, resource, object.GetName(), err)
+		p.log.Warnf("Cannot note who deletes objects, such as %s %s: %v. Until that works, `kedge backup history` does not name the user", resource, object.GetName(), err)
 	}
 	return nil
+}
+
+// limit returns the limit of a namespace. Of two requests at the same time, each may make one: then one of the two notes is not counted.
+func (p *plugin) limit(namespace string) *rate.Limiter {
+	if known, ok := p.limits.Get(namespace); ok {
+		return known.(*rate.Limiter)
+	}
+	made := rate.NewLimiter(notesPerSecond, notesAtOnce)
+	p.limits.Add(namespace, made)
+	return made
 }
 
 // note writes who has asked first.

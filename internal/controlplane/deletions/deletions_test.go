@@ -1,6 +1,7 @@
 package deletions
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -22,7 +23,7 @@ import (
 	"github.com/kedge-dev/kedge/internal/testutil/etcd"
 )
 
-// TestNotes deletes as several users, and wants a note of those that are not a part of Kubernetes, for a limited time.
+// TestNotes deletes as several users. The plugin must note each user that is no part of Kubernetes. Each note must end by itself.
 func TestNotes(t *testing.T) {
 	t.Run("sqlite", func(t *testing.T) {
 		store := sqlite.New(sqlite.Config{Dir: t.TempDir(), Socket: filepath.Join(t.TempDir(), "s")})
@@ -90,7 +91,9 @@ func testNotes(t *testing.T, endpoint datastore.Endpoint) {
 // request is one to delete a Service.
 type request struct {
 	by, uid, resource, subresource string
-	dryRun                         bool
+	// namespace is shop if it is empty.
+	namespace string
+	dryRun    bool
 }
 
 func (r request) attributes() admission.Attributes {
@@ -98,8 +101,9 @@ func (r request) attributes() admission.Attributes {
 	if r.resource != "" {
 		resource.Resource = r.resource
 	}
-	service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web", UID: types.UID(r.uid)}}
-	return admission.NewAttributesRecord(nil, service, corev1.SchemeGroupVersion.WithKind("Service"), "shop", "", resource, r.subresource,
+	namespace := cmp.Or(r.namespace, "shop")
+	service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "web", UID: types.UID(r.uid)}}
+	return admission.NewAttributesRecord(nil, service, corev1.SchemeGroupVersion.WithKind("Service"), namespace, "", resource, r.subresource,
 		admission.Delete, &metav1.DeleteOptions{}, r.dryRun, &user.DefaultInfo{Name: r.by})
 }
 
@@ -115,12 +119,12 @@ func TestDatastoreAway(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if text := said.String(); strings.Count(text, "Cannot note that alice deletes services web") != 1 || !strings.Contains(text, "the datastore is away") {
+	if text := said.String(); strings.Count(text, "Cannot note who deletes objects, such as services web: the datastore is away") != 1 {
 		t.Errorf("the log says %s", text)
 	}
 }
 
-// TestManyDeletions deletes without end, and wants a bounded number of notes.
+// TestManyDeletions deletes very often in one namespace. The plugin must write a bounded number of notes. Another namespace must still get its own.
 func TestManyDeletions(t *testing.T) {
 	tried := 0
 	p := newPlugin(nil)
@@ -138,5 +142,9 @@ func TestManyDeletions(t *testing.T) {
 	}
 	if tried < notesAtOnce || tried > 2*notesAtOnce {
 		t.Errorf("%d notes were tried at once", tried)
+	}
+	before := tried
+	if err := p.Validate(t.Context(), request{by: "bob", uid: "u2", namespace: "other"}.attributes(), nil); err != nil || tried != before+1 {
+		t.Errorf("another namespace has %d notes, %v", tried-before, err)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
+	"github.com/kedge-dev/kedge/internal/base/foreigntext"
 	"github.com/kedge-dev/kedge/internal/base/nodeobject"
 	"github.com/kedge-dev/kedge/internal/base/upgrades"
 )
@@ -71,7 +72,7 @@ func word(text string) string {
 			return r
 		}
 		return '?'
-	}, upgrades.Cut(text, maxWord))
+	}, foreigntext.Cut(text, maxWord))
 }
 
 // roleOf returns the role of a node by its labels, which a kubelet cannot set

@@ -10,6 +10,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/kedge-dev/kedge/internal/base/foreigntext"
 	"github.com/kedge-dev/kedge/internal/base/upgrades"
 )
 
@@ -74,7 +75,7 @@ const maxMessage = 1 << 10
 
 // enter puts a node into a state.
 func (w *world) enter(n *upgrades.NodeStatus, state upgrades.NodeState, message string) {
-	n.State, n.Message, n.Since = state, upgrades.Cut(message, maxMessage), metav1.NewTime(w.now)
+	n.State, n.Message, n.Since = state, foreigntext.Cut(message, maxMessage), metav1.NewTime(w.now)
 }
 
 // advance brings the Plan on.
@@ -184,7 +185,7 @@ func (w *world) followDrain(e *upgrades.NodeStatus) {
 	case w.now.Sub(e.Since.Time) > limit:
 		w.enter(e, upgrades.NodeFailed, fmt.Sprintf("it was not drained in %s: %s", limit, result.left))
 	default:
-		e.Message = upgrades.Cut(result.left, maxMessage)
+		e.Message = foreigntext.Cut(result.left, maxMessage)
 	}
 }
 
@@ -229,7 +230,7 @@ func (w *world) followOrder(s *upgrades.PlanStatus, e *upgrades.NodeStatus, n *n
 		w.enter(e, upgrades.NodeOrdered, stage)
 	}
 	if e.Message = stage; told != "" {
-		e.Message = upgrades.Cut(stage+": "+told, maxMessage)
+		e.Message = foreigntext.Cut(stage+": "+told, maxMessage)
 	}
 	if w.now.Sub(e.Since.Time) > patience {
 		w.enter(e, upgrades.NodeFailed, fmt.Sprintf("nothing has changed for %s: %s. Read its log; a kedge that is too old for Plans does not answer", patience, e.Message))

@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 	"time"
-	"unicode"
 
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -19,6 +18,7 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 
 	"github.com/kedge-dev/kedge/internal/base/deletion"
+	"github.com/kedge-dev/kedge/internal/base/foreigntext"
 	"github.com/kedge-dev/kedge/internal/datastore/backup/rebuild"
 )
 
@@ -68,7 +68,7 @@ type Change struct {
 	Revision int64
 	// Time is zero if the object is older than the backup.
 	Time time.Time
-	// What says how the object has changed: created, changed or deleted.
+	// What is "created", "changed" or "deleted".
 	What string
 	// By is the field manager that wrote it, or the user that has deleted it. It is empty if that is not known.
 	By string
@@ -83,7 +83,7 @@ func (b *Backup) History(ctx context.Context, o Object, each func(Change) error)
 	return b.log.History(ctx, o.matches, func(v rebuild.Version) error {
 		if _, uid, ok := deletion.Cut(v.Key); ok {
 			if v.Value != nil { // the note's end says nothing
-				deleters = append(deleters, deleter{uid, printable(v.Value)})
+				deleters = append(deleters, deleter{uid, foreigntext.Printable(string(v.Value))})
 			}
 			return nil
 		}
@@ -125,16 +125,6 @@ func (d deleters) of(object map[string]any) string {
 		return ""
 	}
 	return d[i].name
-}
-
-// printable returns the name of a user. Whoever tells the API server about users may have put anything into it, and it goes to a terminal.
-func printable(name []byte) string {
-	return strings.Map(func(r rune) rune {
-		if unicode.IsPrint(r) {
-			return r
-		}
-		return unicode.ReplacementChar
-	}, string(name))
 }
 
 // encryptedStart begins the values that the API server has encrypted.

@@ -76,9 +76,3 @@ func TestDeleters(t *testing.T) {
 		}
 	}
 }
-
-func TestPrintable(t *testing.T) {
-	if got, want := printable([]byte("al\x1b[2Jice\xff")), "al\ufffd[2Jice\ufffd"; got != want {
-		t.Errorf("got %q, want %q", got, want)
-	}
-}

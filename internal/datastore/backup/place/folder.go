@@ -45,7 +45,7 @@ func (f folder) open() (*os.Root, error) {
 		}
 		root.Close()
 	}
-	return nil, fmt.Errorf("%w: %w. Plug in or mount the disk, or make a new backup there with `kedge backup key`", ErrAbsent, err)
+	return nil, fmt.Errorf("%w: open %s: %w. Plug in or mount the disk, or make a new backup there with `kedge backup key`", ErrAbsent, f, err)
 }
 
 // there fails if the folder is not the place.
@@ -66,11 +66,11 @@ func (f folder) Create(_ context.Context, name string, content []byte) error {
 	defer root.Close()
 	path, parent := f.path(name), filepath.Dir(filepath.FromSlash(name))
 	if err := root.MkdirAll(parent, 0o700); err != nil {
-		return fmt.Errorf("make folder: %w", datadir.Explain(err))
+		return fmt.Errorf("make the folder of %s: %w", path, datadir.Explain(err))
 	}
 	within, err := root.OpenRoot(parent)
 	if err != nil {
-		return fmt.Errorf("open folder: %w", datadir.Explain(err))
+		return fmt.Errorf("open the folder of %s: %w", path, datadir.Explain(err))
 	}
 	defer within.Close()
 	temporary := unfinished + rand.Text()
@@ -80,7 +80,7 @@ func (f folder) Create(_ context.Context, name string, content []byte) error {
 	}
 	opened, err := within.Open(".")
 	if err != nil {
-		return fmt.Errorf("open folder: %w", datadir.Explain(err))
+		return fmt.Errorf("open the folder of %s: %w", path, datadir.Explain(err))
 	}
 	defer opened.Close()
 	// Unlike a link, this also works on the file systems of USB disks.

@@ -14,6 +14,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/kedge-dev/kedge/internal/base/foreigntext"
 	"github.com/kedge-dev/kedge/internal/base/localstorage"
 	"github.com/kedge-dev/kedge/internal/cluster/volumedata"
 	"github.com/kedge-dev/kedge/internal/datastore/backup/volumes"
@@ -21,6 +22,9 @@ import (
 
 // progressEvery is how often the status says how far a backup is.
 const progressEvery = 10 * time.Second
+
+// maxFault is how many bytes of what a node tells are kept.
+const maxFault = 2 << 10
 
 // volume returns a volume of a node.
 func (k *VolumeBackups) volume(ctx context.Context, node, name string) (*corev1.PersistentVolume, error) {
@@ -157,5 +161,7 @@ func (k *VolumeBackups) Tell(ctx context.Context, node, volume string, report vo
 	if err != nil {
 		return err
 	}
-	return k.end(ctx, v, func() error { return k.failed(ctx, v, report.Fault) })
+	// The status keeps it, and people read it in a terminal. A node may tell anything, and so may a command of a pod.
+	fault := foreigntext.Printable(foreigntext.Cut(report.Fault, maxFault))
+	return k.end(ctx, v, func() error { return k.failed(ctx, v, fault) })
 }

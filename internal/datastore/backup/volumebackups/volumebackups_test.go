@@ -238,7 +238,7 @@ func TestFaults(t *testing.T) {
 	}
 	r.away = nil
 	r.turns()
-	must(t, r.Tell(t.Context(), "node-1", "pvc-data", volumedata.Report{Fault: "there is not enough space"}))
+	must(t, r.Tell(t.Context(), "node-1", "pvc-data", volumedata.Report{Fault: "there is not enough space\x1b[2J" + strings.Repeat("x", 60<<10)}))
 	r.turns()
 	r.now = r.now.Add(silence + time.Minute)
 	r.turns()
@@ -261,6 +261,9 @@ func TestFaults(t *testing.T) {
 		if !slices.Equal(got, want) {
 			t.Errorf("missing are %v, want %v", got, want)
 		}
+	}
+	if s := r.status("a", "node"); strings.Contains(s.Message, "\x1b") || len(s.Message) > maxFault+200 {
+		t.Errorf("the status has %d bytes that a node has told: %.80q", len(s.Message), s.Message)
 	}
 	missing("a/silent") // the one that runs tells nothing yet
 	r.make("a", "wrong", "none")
@@ -303,7 +306,8 @@ func TestTurns(t *testing.T) {
 	}
 }
 
-// TestGivenUp sends a volume for so long that the controller gives it up. What is saved then does not count, because its pieces may be gone.
+// TestGivenUp sends a volume so slowly that the controller gives up the backup, after which its pieces may be removed. When the node has sent the rest, the
+// VolumeBackup must stay Failed.
 func TestGivenUp(t *testing.T) {
 	claim, volume := bound("a", "data", "node-1", map[string]string{})
 	r := newRig(t, claim, volume)
