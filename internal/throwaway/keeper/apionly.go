@@ -132,7 +132,8 @@ func (k *keeper) apiSetup(shared string) (hosts.Setup, error) {
 	} else {
 		// The objects of a disabled part would be removed.
 		setup.Mounts = append(setup.Mounts, hosts.Mount{Source: k.Data, Target: at.at(config.Default().DataDir), Flags: unix.MS_BIND})
-		setup.Command = append(setup.Command, "--disable-controller-manager", "--disable-scheduler")
+		// The endpoints of the Service kubernetes stay those that were backed up.
+		setup.Command = append(setup.Command, "--disable-controller-manager", "--disable-scheduler", "--kube-apiserver-arg=endpoint-reconciler-type=none")
 	}
 	setup.Environment = append(k.environment(), "NOTIFY_SOCKET="+filepath.Join(nodeEtc, apiReady))
 	return setup, nil

@@ -6,9 +6,9 @@ import (
 	"time"
 
 	admissionv1 "k8s.io/api/admissionregistration/v1"
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -86,15 +86,14 @@ func addPolicy(ctx context.Context, client kubernetes.Interface) error {
 	return nil
 }
 
-// awaitPolicy waits until the API refuses a change. Until then, the objects that it makes are removed with the session.
+// awaitPolicy waits until the API refuses a change. It asks for one that changes nothing, so that the state stays as it was.
 func awaitPolicy(ctx context.Context, reader *rest.Config) error {
 	client, err := kubernetes.NewForConfig(reader)
 	if err != nil {
 		return fmt.Errorf("make client: %w", err)
 	}
 	err = wait.PollUntilContextTimeout(ctx, loop.FirstWait/10, readOnlyPatience, true, func(ctx context.Context) (bool, error) {
-		probe := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{GenerateName: readOnly + "-", Namespace: metav1.NamespaceDefault}}
-		_, err := client.CoreV1().ConfigMaps(probe.Namespace).Create(ctx, probe, metav1.CreateOptions{})
+		_, err := client.CoreV1().Namespaces().Patch(ctx, metav1.NamespaceDefault, types.MergePatchType, []byte("{}"), metav1.PatchOptions{})
 		return apierrors.IsInvalid(err), nil
 	})
 	if err != nil {
