@@ -35,6 +35,7 @@ log-format: json
 agent-token: hush-agent-token
 s3-access-key: hush-access-key
 s3-secret-key: hush-secret-key
+backup: file:///opt/backup
 `
 )
 
@@ -72,6 +73,9 @@ func TestSeeing(t *testing.T) {
 	host.WriteFile(configFile, settings)
 	server := host.StartServer(t)
 	server.WaitReady()
+	if output, err := host.Kedge(t.Context(), "backup", "key").CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, output)
+	}
 	c := &seen{Cluster: cluster.Of(t, server)}
 	agent := c.Join(network, "agent-1")
 	c.Apply(objects)
