@@ -49,7 +49,8 @@ func Stream(log *logrus.Entry) Loop {
 
 // Next says when the next turn comes if nothing wakes the Loop.
 type Next struct {
-	// After is the wait, or zero. After a failure, the wait is at least After.
+	// After is the wait, or zero. A failure that returns it too is tried again after this time at the earliest, so it is
+	// for faults that do not pass sooner.
 	After time.Duration
 	// Changed, if it is not nil, brings the next turn when it is closed, or when it receives.
 	Changed <-chan struct{}

@@ -75,15 +75,15 @@ func (k *Keeper) Run(ctx context.Context, ready func()) error {
 	ready()
 	looks := loop.Loop{Log: k.log, First: firstRetry, Last: lookInterval, Wake: k.look}
 	begun := false
-	looks.Run(ctx, func(ctx context.Context) (next loop.Next, err error) {
+	looks.Run(ctx, func(ctx context.Context) (loop.Next, error) {
 		// The start has just looked at the certificates.
 		if begun {
-			if _, err = k.renew(ctx, false); err != nil {
-				err = fmt.Errorf("renew the certificates: %w", err)
+			if _, err := k.renew(ctx, false); err != nil {
+				return loop.Next{}, fmt.Errorf("renew the certificates: %w", err)
 			}
 		}
 		begun = true
-		return loop.Next{After: pause(k.cfg.Now(), k.cfg.Due())}, err
+		return loop.Next{After: pause(k.cfg.Now(), k.cfg.Due())}, nil
 	})
 	return nil
 }

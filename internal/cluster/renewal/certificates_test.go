@@ -60,6 +60,33 @@ func TestRenewsInTime(t *testing.T) {
 	})
 }
 
+// TestLookFails renews after a minute if a renewal has failed that somebody asked for, although nothing is due.
+func TestLookFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		var asked []time.Duration
+		k := New(Config{
+			Now: time.Now,
+			Due: func() time.Time { return began.Add(365 * 24 * time.Hour) },
+			Renew: func(context.Context, bool) ([]string, error) {
+				if asked = append(asked, time.Since(began)); len(asked) < 3 {
+					return nil, errors.New("the server has closed the connection")
+				}
+				return []string{"x"}, nil
+			},
+		})
+		time.AfterFunc(10*time.Minute, k.Look)
+		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Minute)
+		defer cancel()
+		if err := k.Run(ctx, func() {}); err != nil {
+			t.Error(err)
+		}
+		if want := []time.Duration{10 * time.Minute, 11 * time.Minute, 13 * time.Minute}; !slices.Equal(asked, want) {
+			t.Errorf("looked after %v, want %v", asked, want)
+		}
+	})
+}
+
 // TestLook renews at once, without waiting for the next look.
 func TestLook(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -194,17 +194,20 @@ func (c *controller) turn(ctx context.Context) (loop.Next, error) {
 	}
 	all, err := c.all()
 	if err != nil {
-		return next, err
+		return loop.Next{}, err
 	}
 	if i := slices.IndexFunc(all, func(v *VolumeBackup) bool { return v.Status.Phase == Running }); i >= 0 {
 		return loop.Next{After: time.Minute}, c.supervise(ctx, all[i], now)
 	}
 	if v := nextOf(all); v != nil {
-		return next, c.begin(ctx, v)
+		if err := c.begin(ctx, v); err != nil {
+			return loop.Next{}, err
+		}
+		return next, nil
 	}
 	if day := now.UTC().Format(time.DateOnly); day != c.pruned && (len(all) > 0 || c.schedule != nil) {
 		if err := c.prune(ctx, all, now); err != nil {
-			return next, err
+			return loop.Next{}, err
 		}
 		c.pruned = day
 	}

@@ -25,11 +25,13 @@ import (
 	dynamicfake "k8s.io/client-go/dynamic/fake"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
 
 	"github.com/kedge-dev/kedge/internal/base/config"
 	"github.com/kedge-dev/kedge/internal/base/localstorage"
+	"github.com/kedge-dev/kedge/internal/base/loop"
 	"github.com/kedge-dev/kedge/internal/cluster/volumedata"
 	"github.com/kedge-dev/kedge/internal/datastore/backup/chain"
 	"github.com/kedge-dev/kedge/internal/datastore/backup/place"
@@ -303,6 +305,23 @@ func TestTurns(t *testing.T) {
 	}
 	if want := []string{"b", "a", "one", "two", "three"}; !slices.Equal(order, want) {
 		t.Errorf("the order is %v, want %v", order, want)
+	}
+}
+
+// TestTriedSoon has an API that does not answer once. The next turn comes as soon as after any failure, and not on the next day.
+func TestTriedSoon(t *testing.T) {
+	claim, volume := bound("default", "data", "node-1", map[string]string{})
+	r := newRig(t, claim, volume)
+	r.make("default", "one", "data")
+	found, err := r.objects.List(t.Context(), metav1.ListOptions{})
+	must(t, err)
+	r.known = cache.NewStore(cache.MetaNamespaceKeyFunc)
+	must(t, r.known.Add(&found.Items[0]))
+	r.api.(*fake.Clientset).PrependReactor("*", "*", func(clienttesting.Action) (bool, runtime.Object, error) {
+		return true, nil, apierrors.NewInternalError(errors.New("the API is busy"))
+	})
+	if next, err := r.turn(t.Context()); err == nil || next != (loop.Next{}) {
+		t.Errorf("the next turn is %v, after %v", next, err)
 	}
 }
 
