@@ -10,6 +10,7 @@ import (
 
 	"github.com/kedge-dev/kedge/tests/harness"
 	"github.com/kedge-dev/kedge/tests/harness/image"
+	"github.com/kedge-dev/kedge/tests/harness/store"
 )
 
 // suitesVariable has the packages below tests whose tests run on the machine, in place of the scenarios, such as
@@ -35,8 +36,11 @@ func toRun() []scenario {
 // runSuites runs tests of other packages on the machine, as `make e2e` runs them on this one. Each makes hosts of
 // its own there.
 func runSuites(t *testing.T, l *life) {
-	// The machine has no Go to build it.
+	// The machine has no Go to build them.
 	if _, err := image.Testserver(l.tree); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := image.Build(l.tree, store.EtcdPackage); err != nil {
 		t.Fatal(err)
 	}
 	l.sh(t, "mkdir -p "+sourceTree+" && "+l.kind.mount(l))

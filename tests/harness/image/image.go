@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
 	"runtime"
 	"strings"
@@ -105,6 +106,13 @@ func (m Maker) Testserver() (archive string, err error) {
 // Plugin builds an image with only tests/images/deviceplugin.
 func (m Maker) Plugin() (archive string, err error) {
 	return m.ofProgram("./tests/images/deviceplugin", PluginName)
+}
+
+// Build builds a package of Go for hosts of tests, and returns where the program is.
+func Build(repository, goPackage string) (string, error) {
+	m := own(repository)
+	binary := m.program(path.Base(goPackage))
+	return binary, m.build(goPackage, binary)
 }
 
 // build builds a package of Go without cgo. A machine without Go (tests/machines) uses what was built elsewhere.

@@ -12,7 +12,6 @@ import (
 	"math/big"
 	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -233,6 +232,9 @@ func NewMariaDB(t *testing.T, network *harness.Network) *Store {
 	return s
 }
 
+// EtcdPackage has the program of NewEtcd.
+const EtcdPackage = "./tests/harness/store/etcd"
+
 // NewEtcd makes an etcd with one member. It does not run yet.
 func NewEtcd(t *testing.T, network *harness.Network) *Store {
 	t.Helper()
@@ -241,12 +243,11 @@ func NewEtcd(t *testing.T, network *harness.Network) *Store {
 	if err != nil {
 		t.Fatal(err)
 	}
-	build := exec.Command("go", "build", "-o", s.file("etcd"), "./tests/harness/store/etcd")
-	build.Dir = repository
-	if output, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("build etcd: %v\n%s", err, output)
+	program, err := image.Build(repository, EtcdPackage)
+	if err != nil {
+		t.Fatal(err)
 	}
 	s.Endpoint = "https://" + s.Host.Address.String() + ":2379"
-	s.command = []string{s.file("etcd"), s.file("data"), s.Endpoint, s.file("ca.crt"), s.file("store.crt"), s.file("store.key")}
+	s.command = []string{program, s.file("data"), s.Endpoint, s.file("ca.crt"), s.file("store.crt"), s.file("store.key")}
 	return s
 }
