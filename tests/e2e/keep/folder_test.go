@@ -87,5 +87,5 @@ func TestUnpluggedDisk(t *testing.T) {
 	t.Log(run(t, host, restore...))
 	server = host.StartServer(t)
 	server.WaitAPI()
-	w.found(server.Client(), died.Add(-mayLose))
+	w.found(server.Client(), died.Add(-mayLose()))
 }

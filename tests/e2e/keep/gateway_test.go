@@ -251,5 +251,5 @@ func TestBucketFaults(t *testing.T) {
 	t.Log(run(t, host, restore...))
 	server = host.StartServer(t)
 	server.WaitAPI()
-	w.found(server.Client(), died.Add(-mayLose))
+	w.found(server.Client(), died.Add(-mayLose()))
 }

@@ -91,16 +91,25 @@ func makeKey(t *testing.T, host *harness.Host) (key string) {
 	return key
 }
 
+// check returns what a restore would bring.
+func check(t *testing.T, host *harness.Host, restore []string) (string, error) {
+	said, err := host.Kedge(t.Context(), append(slices.Clone(restore), "--check")...).CombinedOutput()
+	if err != nil {
+		return "", fmt.Errorf("kedge restore --check: %w: %s", err, said)
+	}
+	return string(said), nil
+}
+
 // inBackup waits until the newest state of the backup has an object.
 func inBackup(c *cluster.Cluster, host *harness.Host, last *corev1.ConfigMap, restore []string) {
 	c.Helper()
 	wanted := revision(c.T, last.ResourceVersion)
 	c.Eventually("the last object to be in the backup", func() error {
-		said, err := host.Kedge(c.Context(), append(restore, "--check")...).CombinedOutput()
+		said, err := check(c.T, host, restore)
 		if err != nil {
-			return fmt.Errorf("kedge restore --check: %w: %s", err, said)
+			return err
 		}
-		_, text, _ := strings.Cut(string(said), "revision ")
+		_, text, _ := strings.Cut(said, "revision ")
 		text, _, _ = strings.Cut(text, ":")
 		if newest := revision(c.T, text); newest < wanted {
 			return fmt.Errorf("the backup is at revision %d, not at %d", newest, wanted)

@@ -21,9 +21,9 @@ import (
 // losses is how often the box is lost, by what the server's configuration has besides.
 var losses = map[string]int{"sqlite": 20, "etcd": 5}
 
-// mayLose is how long before its death a server may have acknowledged what is lost: backup-interval, and what writing to the bucket may take on a busy
+// mayLose returns how long before its death a server may have acknowledged what is lost: backup-interval, and what writing to the bucket may take on a busy
 // machine.
-const mayLose = time.Second + 10*time.Second
+func mayLose() time.Duration { return time.Second + harness.Slowly(10*time.Second) }
 
 // writer writes ConfigMaps without a pause: step i makes one, and deletes the one of step i-5.
 type writer struct {
@@ -134,6 +134,12 @@ func loseOften(t *testing.T, settings string, losses int) {
 	server := host.StartServer(t)
 	server.WaitAPI()
 	key := makeKey(t, host)
+	host.WriteFile("/opt/key", key)
+	restore := append(slices.Clone(restore), "--key", "/opt/key")
+	harness.Eventually(t, cluster.Patience, "the first state to be in the backup", func() error {
+		_, err := check(t, host, restore)
+		return err
+	})
 	w := &writer{t: t}
 	var newest int64
 	for range losses {
@@ -156,7 +162,7 @@ func loseOften(t *testing.T, settings string, losses int) {
 
 		b.serve(host)
 		host.WriteFile("/opt/key", key)
-		run(t, host, append(slices.Clone(restore), "--key", "/opt/key")...)
+		run(t, host, restore...)
 		server = host.StartServer(t)
 		server.WaitAPI()
 		client = server.Client()
@@ -166,7 +172,7 @@ func loseOften(t *testing.T, settings string, losses int) {
 		if now := revision(t, list.ResourceVersion); now <= newest {
 			t.Fatalf("the restored server is at revision %d, and clients have seen %d", now, newest)
 		}
-		w.found(client, died.Add(-mayLose))
+		w.found(client, died.Add(-mayLose()))
 	}
 }
 

@@ -82,5 +82,5 @@ func TestLoseAllServers(t *testing.T) {
 			t.Errorf("on %s, the last object: %v", name, err)
 		}
 	}
-	w.found(servers["server-3"].Client(), died.Add(-mayLose))
+	w.found(servers["server-3"].Client(), died.Add(-mayLose()))
 }
