@@ -81,6 +81,7 @@ func newApp(work *workload) *cli.App {
 			kubectlCommand(),
 			crictlCommand(),
 			ctrCommand(),
+			whyCommand(),
 			statusCommand(),
 			configCommand(),
 			logLevelCommand(),

@@ -1,0 +1,174 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/urfave/cli/v2"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/kedge-dev/kedge/internal/inspect/why"
+)
+
+func whyCommand() *cli.Command {
+	return &cli.Command{
+		Name:      "why",
+		Usage:     "say why an object does not work, and what to do. Without an object, say what is not well in the namespace. The exit status is 1 if something is wrong",
+		ArgsUsage: "[KIND/NAME]",
+		Description: "kedge follows the object along the way that it takes through Kubernetes, up to the first step that fails.\n" +
+			"It asks the API with the rights of the kubeconfig, like kubectl, and needs no kedge on this machine.",
+		Flags: []cli.Flag{
+			administrator(),
+			&cli.StringFlag{Name: namespaceFlag, Aliases: []string{"n"}, Usage: "`NAMESPACE` of the object", DefaultText: "that of the kubeconfig"},
+			&cli.BoolFlag{Name: everywhereFlag, Aliases: []string{"A"}, Usage: "without an object: look at the whole cluster"},
+			formatFlag(),
+		},
+		Action: explainObject,
+	}
+}
+
+// everywhereFlag is kubectl's flag for all namespaces.
+const everywhereFlag = "all-namespaces"
+
+// explainObject answers `kedge why`.
+func explainObject(c *cli.Context) error {
+	clients, namespace, err := asUser(c)
+	if err != nil {
+		return err
+	}
+	if c.NArg() == 0 {
+		return explainNamespace(c, clients, namespace)
+	}
+	if c.Bool(everywhereFlag) {
+		return fmt.Errorf("--%s is for `kedge why` without an object: leave it out, or leave %s out", everywhereFlag, c.Args().First())
+	}
+	object, err := why.Parse(namespace, c.Args().Slice()...)
+	if err != nil {
+		return err
+	}
+	report, err := why.Explain(c.Context, clients, object)
+	if err != nil {
+		return err
+	}
+	if err := printAs(c.App.Writer, c.String(outputFlag), report, func(w io.Writer) error { return printWay(w, report) }); err != nil {
+		return err
+	}
+	if !report.Well() {
+		return cli.Exit("", 1)
+	}
+	return nil
+}
+
+// unwell is what `kedge why` prints without an object.
+type unwell struct {
+	Looked  int           `json:"looked"`
+	Reports []*why.Report `json:"reports"`
+	Unread  []string      `json:"unread,omitempty"`
+}
+
+func explainNamespace(c *cli.Context, clients why.Clients, namespace string) error {
+	where := "namespace " + namespace
+	if c.Bool(everywhereFlag) {
+		namespace, where = "", "the cluster"
+	}
+	var found unwell
+	var err error
+	if found.Reports, found.Looked, found.Unread, err = why.Unwell(c.Context, clients, namespace); err != nil {
+		return err
+	}
+	err = printAs(c.App.Writer, c.String(outputFlag), found, func(w io.Writer) error { return printUnwell(w, found, where) })
+	if err == nil && len(found.Reports) > 0 {
+		return cli.Exit("", 1)
+	}
+	return err
+}
+
+// asUser returns how to call the API with the kubeconfig that kubectl would use, and its namespace.
+func asUser(c *cli.Context) (clients why.Clients, namespace string, err error) {
+	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+	if path := c.String(kubeconfigFlag); path != "" && !strings.Contains(path, ":") {
+		rules.ExplicitPath = path
+	} else if path := serverKubeconfig(); path != "" && !ownKubeconfig() {
+		rules.ExplicitPath = path
+	}
+	loaded := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{})
+	cfg, err := loaded.ClientConfig()
+	if clientcmd.IsEmptyConfig(err) {
+		return clients, "", fmt.Errorf("no kubeconfig was found: run this command on a server, or give --%s=FILE", kubeconfigFlag)
+	}
+	if err != nil {
+		return clients, "", fmt.Errorf("read kubeconfig: %w", err)
+	}
+	cfg.QPS = -1 // a report is a few dozen requests at once
+	objects, err := kubernetes.NewForConfig(cfg)
+	if err != nil {
+		return clients, "", fmt.Errorf("make client: %w", err)
+	}
+	all, err := dynamic.NewForConfig(cfg)
+	if err != nil {
+		return clients, "", fmt.Errorf("make client: %w", err)
+	}
+	namespace = c.String(namespaceFlag)
+	if namespace == "" {
+		if namespace, _, err = loaded.Namespace(); err != nil {
+			return clients, "", fmt.Errorf("read kubeconfig: %w", err)
+		}
+	}
+	return why.Clients{Kubernetes: objects, Dynamic: all, Now: time.Now}, namespace, nil
+}
+
+// marks are the signs of steps.
+var marks = map[why.State]string{why.Passed: "ok", why.Failed: "FAILED", why.Waiting: "waiting", why.Warning: "note"}
+
+// printWay prints the steps of an object, and the cause last, where eyes are.
+func printWay(w io.Writer, r *why.Report) error {
+	where := ""
+	if r.Object.Namespace != "" {
+		where = " in namespace " + r.Object.Namespace
+	}
+	fmt.Fprintf(w, "%s%s\n", r.Object, where)
+	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	for _, step := range r.Steps {
+		fmt.Fprintf(table, "  %s\t%s\t%s\n", marks[step.State], step.Name, step.Says)
+	}
+	if err := table.Flush(); err != nil {
+		return err
+	}
+	for _, sentence := range r.Unread {
+		fmt.Fprintln(w, sentence)
+	}
+	for _, step := range r.Steps {
+		if step.Do != "" {
+			fmt.Fprintf(w, "\nWhat to do: %s\n", step.Do)
+		}
+	}
+	return nil
+}
+
+func printUnwell(w io.Writer, found unwell, where string) error {
+	for _, r := range found.Reports {
+		cause := r.Cause()
+		name := r.Object.String()
+		if r.Object.Namespace != "" {
+			name = r.Object.Namespace + " " + name
+		}
+		fmt.Fprintf(w, "%s: %s\n  What to do: %s\n", name, cause.Says, cause.Do)
+	}
+	for _, sentence := range found.Unread {
+		fmt.Fprintln(w, sentence)
+	}
+	if len(found.Reports) > 0 {
+		return nil
+	}
+	if found.Looked == 0 {
+		return errors.New("there is nothing to look at in " + where)
+	}
+	_, err := fmt.Fprintf(w, "All is well with %d objects of %s.\n", found.Looked, where)
+	return err
+}

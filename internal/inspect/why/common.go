@@ -1,0 +1,81 @@
+package why
+
+import (
+	"fmt"
+	"iter"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/duration"
+
+	"github.com/kedge-dev/kedge/internal/base/foreigntext"
+)
+
+// longest is how much of a message of others a sentence has.
+const longest = 300
+
+// plain makes a message of others a part of a sentence.
+func plain(text string) string {
+	return strings.TrimSuffix(foreigntext.Cut(line(text), longest), ".")
+}
+
+// line returns a text as one line that cannot control a terminal. Users of one namespace may have written parts of it, and programs in their containers.
+func line(text string) string { return strings.Join(strings.Fields(foreigntext.Printable(text)), " ") }
+
+// argument returns a word for a command that people copy into a shell. Whoever made the object may have chosen it.
+func argument(word string) string {
+	if harmless.MatchString(word) {
+		return word
+	}
+	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
+}
+
+var harmless = regexp.MustCompile(`^[A-Za-z0-9._:/@%+=,-]+$`)
+
+// since returns how long ago a time was, such as 5m.
+func since(w *world, t time.Time) string { return duration.HumanDuration(w.Now().Sub(t)) }
+
+// afterLast returns what stands behind the last mark in a text, or the text.
+func afterLast(text, mark string) string {
+	if i := strings.LastIndex(text, mark); i >= 0 {
+		return text[i+len(mark):]
+	}
+	return text
+}
+
+var rpcCode = regexp.MustCompile(`rpc error: code = \w+ desc = `)
+
+// withoutCodes returns a text without what gRPC puts in front of errors.
+func withoutCodes(text string) string { return rpcCode.ReplaceAllString(text, "") }
+
+// orNone returns the text, or "none" in place of nothing.
+func orNone(text string) string {
+	if text == "" {
+		return "none"
+	}
+	return text
+}
+
+// few joins words for a sentence, and only the first ones of many.
+func few(words []string) string {
+	const shown = 5
+	if len(words) <= shown {
+		return strings.Join(words, ", ")
+	}
+	return fmt.Sprintf("%s and %d more", strings.Join(words[:shown], ", "), len(words)-shown)
+}
+
+// labelsText returns labels as users of kubectl write them.
+func labelsText(labels map[string]string) string {
+	var parts []string
+	for _, key := range sorted(maps.Keys(labels)) {
+		parts = append(parts, key+"="+labels[key])
+	}
+	return strings.Join(parts, ",")
+}
+
+// sorted returns keys in their order, so that a report does not change by itself.
+func sorted[K ~string](keys iter.Seq[K]) []K { return slices.Sorted(keys) }

@@ -1,0 +1,140 @@
+package why
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+)
+
+// Clients are how the API is asked, with the rights of the user.
+type Clients struct {
+	Kubernetes kubernetes.Interface
+	Dynamic    dynamic.Interface
+	// Now returns the time. It is time.Now outside of tests.
+	Now func() time.Time
+}
+
+// world is what rules read. Each thing is read once. A rule that may not read something sees nothing there, and the report names it. After any other
+// error, fault is set and the report is worth nothing.
+type world struct {
+	Clients
+	ctx   context.Context
+	memo  map[string]any
+	fault error
+	// hidden are the kinds that the user may not read.
+	hidden map[string]bool
+}
+
+func newWorld(ctx context.Context, clients Clients) *world {
+	return &world{Clients: clients, ctx: ctx, memo: map[string]any{}, hidden: map[string]bool{}}
+}
+
+// getter is what each typed client of client-go has.
+type getter[T any] interface {
+	Get(ctx context.Context, name string, options metav1.GetOptions) (T, error)
+}
+
+// lister is what each typed client of client-go has.
+type lister[L any] interface {
+	List(ctx context.Context, options metav1.ListOptions) (L, error)
+}
+
+// read answers a question once. key is the kind of what is read, and, after a "|", which one. It returns false if there is no answer for this user.
+func read[T any](w *world, key string, ask func() (T, error)) (answer T, ok bool) {
+	if known, ok := w.memo[key]; ok {
+		answer, ok := known.(T)
+		return answer, ok
+	}
+	answer, err := ask()
+	switch {
+	case err == nil:
+		w.memo[key] = answer
+		return answer, true
+	case apierrors.IsNotFound(err):
+	case apierrors.IsForbidden(err):
+		kind, _, _ := strings.Cut(key, "|")
+		w.hidden[kind] = true
+	case w.fault == nil:
+		w.fault = fmt.Errorf("read %s: %w", strings.Replace(key, "|", " ", 1), err)
+	}
+	w.memo[key] = nil
+	var nothing T
+	return nothing, false
+}
+
+// get returns an object, and whether there is one. kind is a word that a user knows.
+func get[T any](w *world, client getter[T], kind, namespace, name string) (T, bool) {
+	return read(w, fmt.Sprintf("%s|%s/%s", kind, namespace, name), func() (T, error) { return client.Get(w.ctx, name, metav1.GetOptions{}) })
+}
+
+// list returns objects, and whether the user may read them.
+func list[L any](w *world, client lister[L], kinds, namespace string) (L, bool) {
+	return read(w, fmt.Sprintf("%s|%s", kinds, namespace), func() (L, error) {
+		// The watch cache answers, and that is new enough for people.
+		return client.List(w.ctx, metav1.ListOptions{ResourceVersion: "0"})
+	})
+}
+
+// isHidden tells whether the user may not read a kind, so that what was not found may be there.
+func (w *world) isHidden(kind string) bool { return w.hidden[kind] }
+
+// unread returns a sentence for each kind that the user may not read.
+func (w *world) unread() (sentences []string) {
+	for _, kind := range slices.Sorted(maps.Keys(w.hidden)) {
+		sentences = append(sentences, fmt.Sprintf("You may not read %s, so what they would tell is missing here.", kind))
+	}
+	return sentences
+}
+
+// events returns the Events of an object, the newest first.
+func (w *world) events(namespace string, uid types.UID) []corev1.Event {
+	all, _ := read(w, "Events|"+string(uid), func() (*corev1.EventList, error) {
+		return w.Kubernetes.CoreV1().Events(namespace).List(w.ctx, metav1.ListOptions{FieldSelector: "involvedObject.uid=" + string(uid)})
+	})
+	if all == nil {
+		return nil
+	}
+	events := slices.DeleteFunc(slices.Clone(all.Items), func(e corev1.Event) bool { return e.InvolvedObject.UID != uid })
+	slices.SortStableFunc(events, func(a, b corev1.Event) int { return lastSeen(&b).Compare(lastSeen(&a)) })
+	return events
+}
+
+// warning returns the newest Event of type Warning with one of the reasons, or nil.
+func (w *world) warning(object metav1.Object, reasons ...string) *corev1.Event {
+	for _, event := range w.events(object.GetNamespace(), object.GetUID()) {
+		if event.Type == corev1.EventTypeWarning && (len(reasons) == 0 || slices.Contains(reasons, event.Reason)) {
+			return &event
+		}
+	}
+	return nil
+}
+
+// event tells whether an Event with a reason happened at a time or later.
+func (w *world) event(object metav1.Object, reason string, since time.Time) bool {
+	return slices.ContainsFunc(w.events(object.GetNamespace(), object.GetUID()), func(e corev1.Event) bool {
+		return e.Reason == reason && !lastSeen(&e).Before(since)
+	})
+}
+
+// lastSeen returns when an Event happened for the last time.
+func lastSeen(e *corev1.Event) time.Time {
+	switch {
+	case e.Series != nil:
+		return e.Series.LastObservedTime.Time
+	case !e.LastTimestamp.IsZero():
+		return e.LastTimestamp.Time
+	case !e.EventTime.IsZero():
+		return e.EventTime.Time
+	}
+	return e.CreationTimestamp.Time
+}
