@@ -183,7 +183,11 @@ const silence = 15 * time.Minute
 func (c *controller) turn(ctx context.Context) (loop.Next, error) {
 	now := c.cfg.Now()
 	if !c.next.IsZero() && !now.Before(c.next) {
-		if err := c.makeScheduled(ctx, c.next); err != nil {
+		before, err := c.all()
+		if err != nil {
+			return loop.Next{}, err
+		}
+		if err := c.makeScheduled(ctx, before, c.next); err != nil {
 			return loop.Next{}, err
 		}
 		c.next = c.schedule.Next(now)
@@ -251,8 +255,8 @@ func (c *controller) all() ([]*VolumeBackup, error) {
 	return all, nil
 }
 
-// makeScheduled makes a VolumeBackup for each claim whose volume is to be backed up.
-func (c *controller) makeScheduled(ctx context.Context, at time.Time) error {
+// makeScheduled makes a VolumeBackup for each claim whose volume is to be backed up. before are those that there are.
+func (c *controller) makeScheduled(ctx context.Context, before []*VolumeBackup, at time.Time) error {
 	claims, err := c.api.CoreV1().PersistentVolumeClaims(metav1.NamespaceAll).List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return fmt.Errorf("list claims: %w", err)
@@ -267,7 +271,7 @@ func (c *controller) makeScheduled(ctx context.Context, at time.Time) error {
 	}
 	for i := range claims.Items {
 		claim := &claims.Items[i]
-		if claim.DeletionTimestamp != nil || claim.Status.Phase != corev1.ClaimBound || !chosen(claim, classes) {
+		if claim.DeletionTimestamp != nil || claim.Status.Phase != corev1.ClaimBound || !chosen(claim, classes) || slices.ContainsFunc(before, isDue(claim)) {
 			continue
 		}
 		name := claim.Name + at.UTC().Format("-20060102-1504")
@@ -277,6 +281,14 @@ func (c *controller) makeScheduled(ctx context.Context, at time.Time) error {
 		}
 	}
 	return nil
+}
+
+// isDue tells whether a VolumeBackup of a claim waits for its turn, or has it. Such a claim gets no other one from the schedule, so that no queue grows
+// if backups take longer than the time between two of them.
+func isDue(claim *corev1.PersistentVolumeClaim) func(*VolumeBackup) bool {
+	return func(v *VolumeBackup) bool {
+		return v.Namespace == claim.Namespace && v.Spec.ClaimName == claim.Name && v.DeletionTimestamp == nil && (v.Status.Phase == "" || v.Status.Phase == Running)
+	}
 }
 
 // chosen tells whether the schedule backs up the volume of a claim.

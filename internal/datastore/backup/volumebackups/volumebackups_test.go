@@ -374,6 +374,11 @@ func TestSchedule(t *testing.T) {
 	if got, want := r.names(), []string{"in-20261130-0300", "plain-20261130-0300"}; !slices.Equal(got, want) {
 		t.Fatalf("got %v, want %v", got, want)
 	}
+	r.next = r.now
+	r.turns()
+	if names := r.names(); len(names) != 2 {
+		t.Errorf("while those wait, the schedule has made %v", names)
+	}
 	for _, name := range []string{"in", "plain"} {
 		r.turns()
 		must(t, r.Save(t.Context(), "node-1", "pvc-"+name, json.RawMessage(`{}`), strings.NewReader(name)))
