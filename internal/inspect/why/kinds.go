@@ -36,7 +36,7 @@ type client[T metav1.Object, L runtime.Object] interface {
 
 // known returns all kinds.
 func known() []kind {
-	return []kind{
+	return append([]kind{
 		explained("Pod", "pods", []string{"pod", "pods", "po"}, func(w *world, namespace string) client[*corev1.Pod, *corev1.PodList] {
 			return w.Kubernetes.CoreV1().Pods(namespace)
 		}, along(podWay)),
@@ -71,7 +71,7 @@ func known() []kind {
 		ofCluster(explained("Namespace", "namespaces", []string{"namespace", "namespaces", "ns"}, func(w *world, _ string) client[*corev1.Namespace, *corev1.NamespaceList] {
 			return w.Kubernetes.CoreV1().Namespaces()
 		}, along(namespaceWay))),
-	}
+	}, custom()...)
 }
 
 // explained makes a kind. plural is what a sentence calls its objects.

@@ -12,12 +12,19 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/version"
 	discoveryfake "k8s.io/client-go/discovery/fake"
+	dynamicfake "k8s.io/client-go/dynamic/fake"
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/kubernetes/scheme"
 	clienttesting "k8s.io/client-go/testing"
+	"sigs.k8s.io/yaml"
+
+	"github.com/kedge-dev/kedge/internal/base/upgrades"
+	"github.com/kedge-dev/kedge/internal/datastore/backup/volumebackups"
 )
 
 // now is the time in all files of testdata.
@@ -28,8 +35,10 @@ type example struct {
 	// ask is such as "pod/web". says is the sentence, do is what to do, and rule is the name of the rule. well is "yes" for an object without a fault.
 	ask, says, do, rule, well string
 	// log is that of each container.
-	log     string
+	log string
+	// objects are those of kinds that Kubernetes has. custom are the others.
 	objects []runtime.Object
+	custom  []*unstructured.Unstructured
 }
 
 func readExample(t *testing.T, file string) (e example) {
@@ -49,6 +58,13 @@ func readExample(t *testing.T, file string) (e example) {
 	}
 	for document := range strings.SplitSeq(body, "---\n") {
 		object, _, err := scheme.Codecs.UniversalDeserializer().Decode([]byte(document), nil, nil)
+		if runtime.IsNotRegisteredError(err) {
+			custom := &unstructured.Unstructured{}
+			if err = yaml.Unmarshal([]byte(document), &custom.Object); err == nil {
+				e.custom = append(e.custom, custom)
+				continue
+			}
+		}
 		if err != nil {
 			t.Fatalf("%s: %v\n%s", file, err, document)
 		}
@@ -57,7 +73,25 @@ func readExample(t *testing.T, file string) (e example) {
 	return e
 }
 
-// cluster returns a client of a cluster with the objects.
+// clients returns the clients of a cluster with the objects.
+func (e example) clients(t *testing.T) Clients {
+	kinds := map[string]schema.GroupVersionResource{
+		"GatewayClass": gatewayClasses, "Gateway": gateways, "HTTPRoute": httpRoutes, "HelmChart": charts, "VolumeBackup": volumebackups.Resource, "Plan": upgrades.Plans,
+	}
+	lists := map[schema.GroupVersionResource]string{}
+	for kind, resource := range kinds {
+		lists[resource] = kind + "List"
+	}
+	client := dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), lists)
+	for _, o := range e.custom {
+		if err := client.Tracker().Create(kinds[o.GetKind()], o, o.GetNamespace()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return Clients{Kubernetes: e.cluster(), Dynamic: client, Now: func() time.Time { return now }}
+}
+
+// cluster returns a client of a cluster with the objects of Kubernetes' kinds.
 func (e example) cluster() *fake.Clientset {
 	client := fake.NewClientset(e.objects...)
 	client.Discovery().(*discoveryfake.FakeDiscovery).FakedServerVersion = &version.Info{GitVersion: "v1.37.2+kedge.2"}
@@ -83,7 +117,7 @@ func TestExamples(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			report, err := Explain(t.Context(), Clients{Kubernetes: e.cluster(), Now: func() time.Time { return now }}, object)
+			report, err := Explain(t.Context(), e.clients(t), object)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -136,6 +170,11 @@ func ruleNames() (all []string) {
 	all = append(all, of(nodeWay)...)
 	all = append(all, of(namespaceWay)...)
 	all = append(all, of(cronJobWay)...)
+	all = append(all, of(gatewayWay)...)
+	all = append(all, of(routeWay)...)
+	all = append(all, of(chartWay)...)
+	all = append(all, of(planWay)...)
+	all = append(all, of(volumeBackupWay)...)
 	for _, rule := range deploymentRules {
 		all = append(all, rule.name)
 	}
@@ -166,7 +205,7 @@ func TestParse(t *testing.T) {
 		"NODE/a":     " Node a",
 		"pod":        `name one object, such as pod/web or deployment/web, in place of "pod"`,
 		"pod/":       `name one object, such as pod/web or deployment/web, in place of "pod/"`,
-		"cow/web":    `kedge cannot explain a "cow". It explains pod, deployment, statefulset, daemonset, replicaset, job, cronjob, service, ingress, persistentvolumeclaim, node, namespace`,
+		"cow/web":    `kedge cannot explain a "cow". It explains pod, deployment, statefulset, daemonset, replicaset, job, cronjob, service, ingress, persistentvolumeclaim, node, namespace, gateway, httproute, helmchart, volumebackup, plan`,
 	} {
 		object, err := Parse("default", strings.Fields(words)...)
 		got := object.Namespace + " " + object.Kind + " " + object.Name

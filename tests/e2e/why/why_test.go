@@ -96,6 +96,7 @@ func TestMistakes(t *testing.T) {
 	server.WaitReady()
 	c := cluster.Of(t, server)
 	c.Join(network, "agent-1", "--node-taint=only=others:NoSchedule")
+	t.Run("healthy", func(t *testing.T) { healthy(t, c, host) })
 	t.Run("tenant", func(t *testing.T) { tenant(t, c, host) })
 	all := mistakes(t)
 	for _, m := range all {
@@ -136,6 +137,38 @@ func (m *mistake) told(t *testing.T, host *harness.Host) error {
 	}
 	t.Logf("%s", output)
 	return nil
+}
+
+// healthy asks about objects that work.
+func healthy(t *testing.T, c *cluster.Cluster, host *harness.Host) {
+	objects, err := os.ReadFile("healthy.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Kubectl("create", "namespace", "healthy")
+	c.Eventually("the healthy objects", func() error {
+		_, err := c.TryKubectl(string(objects), "apply", "--namespace=healthy", "-f", "-")
+		return err
+	})
+	asked := strings.Fields(`deployment/web statefulset/store daemonset/each job/work cronjob/nightly pod/prepared service/web service/store service/outside
+		ingress/web gateway/front httproute/web pvc/data-store-0 node/server-1 node/agent-1 namespace/healthy pod/store-0`)
+	for _, pods := range []string{"web", "each"} {
+		for name := range strings.FieldsSeq(c.Kubectl("get", "pods", "--namespace=healthy", "--selector=app="+pods, "--output=name")) {
+			asked = append(asked, name)
+		}
+	}
+	if len(asked) < 20 {
+		t.Errorf("only %d objects: %v", len(asked), asked)
+	}
+	for _, object := range append(asked, "--all-namespaces") {
+		harness.Eventually(t, cluster.Patience, object+" to be well", func() error {
+			output, err := host.Kedge(t.Context(), "why", "--namespace=healthy", object).CombinedOutput()
+			if err != nil || strings.Contains(string(output), "What to do: ") || strings.Contains(string(output), "waiting") {
+				return fmt.Errorf("it says %s (%w)", output, err)
+			}
+			return nil
+		})
+	}
 }
 
 // tenant asks with the rights of one namespace. It learns nothing of other namespaces, and nothing of nodes but what the scheduler tells it.

@@ -1,0 +1,281 @@
+package why
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic"
+	gwv1 "sigs.k8s.io/gateway-api/apis/v1"
+
+	"github.com/kedge-dev/kedge/internal/base/upgrades"
+	"github.com/kedge-dev/kedge/internal/datastore/backup/volumebackups"
+)
+
+// The kinds that CustomResourceDefinitions make.
+var (
+	gatewayClasses = gatewayResource("gatewayclasses")
+	gateways       = gatewayResource("gateways")
+	httpRoutes     = gatewayResource("httproutes")
+	charts         = schema.GroupVersionResource{Group: "helm.cattle.io", Version: "v1", Resource: "helmcharts"}
+)
+
+func gatewayResource(name string) schema.GroupVersionResource {
+	return schema.GroupVersionResource{Group: gwv1.GroupName, Version: gwv1.GroupVersion.Version, Resource: name}
+}
+
+// custom returns the kinds of CustomResourceDefinitions. The cluster may not have all of them.
+func custom() []kind {
+	return []kind{
+		explained("Gateway", "Gateways", []string{"gateway", "gateways", "gtw"}, untyped(gateways), as(gatewayWay)),
+		explained("HTTPRoute", "HTTPRoutes", []string{"httproute", "httproutes"}, untyped(httpRoutes), as(routeWay)),
+		explained("HelmChart", "HelmCharts", []string{"helmchart", "helmcharts"}, untyped(charts), along(chartWay)),
+		explained("VolumeBackup", "VolumeBackups", []string{"volumebackup", "volumebackups"}, untyped(volumebackups.Resource), as(volumeBackupWay)),
+		ofCluster(explained("Plan", "Plans", []string{"plan", "plans"}, untyped(upgrades.Plans), as(planWay))),
+	}
+}
+
+// dynamicClient has the methods of a typed client.
+type dynamicClient struct{ dynamic.ResourceInterface }
+
+// Get implements getter.
+func (c dynamicClient) Get(ctx context.Context, name string, options metav1.GetOptions) (*unstructured.Unstructured, error) {
+	return c.ResourceInterface.Get(ctx, name, options)
+}
+
+// untyped returns how to ask for objects of a kind.
+func untyped(kind schema.GroupVersionResource) func(w *world, namespace string) client[*unstructured.Unstructured, *unstructured.UnstructuredList] {
+	return func(w *world, namespace string) client[*unstructured.Unstructured, *unstructured.UnstructuredList] {
+		return dynamicClient{w.Dynamic.Resource(kind).Namespace(namespace)}
+	}
+}
+
+// as returns the steps of one way, for an object that is read as a T first.
+func as[T any](way []stage[*T]) func(*world, *unstructured.Unstructured) []Step {
+	return func(w *world, object *unstructured.Unstructured) []Step {
+		typed := new(T)
+		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, typed); err != nil {
+			w.fault = fmt.Errorf("read %s %s: %w", object.GetKind(), object.GetName(), err)
+			return nil
+		}
+		return walk(w, typed, way)
+	}
+}
+
+// isFalse returns the condition of a type that does not hold, or nil.
+func isFalse[T ~string](conditions []metav1.Condition, kind T) *metav1.Condition {
+	for i := range conditions {
+		if c := &conditions[i]; c.Type == string(kind) && c.Status == metav1.ConditionFalse {
+			return c
+		}
+	}
+	return nil
+}
+
+// holds tells whether the condition of a type holds.
+func holds[T ~string](conditions []metav1.Condition, kind T) bool {
+	for _, c := range conditions {
+		if c.Type == string(kind) {
+			return c.Status == metav1.ConditionTrue
+		}
+	}
+	return false
+}
+
+// seeGateway is the page about what the gateway takes.
+const seeGateway = "see docs/gateway.md"
+
+// gatewayWay is what a Gateway needs.
+var gatewayWay = []stage[*gwv1.Gateway]{
+	{name: "class", rules: []rule[*gwv1.Gateway]{
+		{"gateway-class-missing", func(w *world, g *gwv1.Gateway) *finding {
+			all, ok := list(w, untyped(gatewayClasses)(w, ""), "GatewayClasses", "")
+			if !ok {
+				return nil
+			}
+			var has []string
+			for _, class := range all.Items {
+				if class.GetName() == string(g.Spec.GatewayClassName) {
+					return nil
+				}
+				has = append(has, class.GetName())
+			}
+			return found("correct spec.gatewayClassName. GatewayClasses of the cluster: "+orNone(few(has)), "there is no GatewayClass %s, so no controller serves the Gateway", g.Spec.GatewayClassName)
+		}},
+	}, passed: func(_ *world, g *gwv1.Gateway) string {
+		return "the GatewayClass " + string(g.Spec.GatewayClassName) + " is there"
+	}},
+	{name: "acceptance", rules: []rule[*gwv1.Gateway]{
+		{"gateway-refused", func(_ *world, g *gwv1.Gateway) *finding {
+			c := isFalse(g.Status.Conditions, gwv1.GatewayConditionAccepted)
+			if c == nil || c.Reason == string(gwv1.GatewayReasonListenersNotValid) {
+				return nil
+			}
+			return found(seeGateway, "the Gateway is refused: %s", plain(c.Message))
+		}},
+		{"listener-refused", func(_ *world, g *gwv1.Gateway) *finding {
+			for _, l := range g.Status.Listeners {
+				for _, kind := range []gwv1.ListenerConditionType{gwv1.ListenerConditionAccepted, gwv1.ListenerConditionResolvedRefs, gwv1.ListenerConditionProgrammed} {
+					if c := isFalse(l.Conditions, kind); c != nil {
+						return found(seeGateway, "the listener %s is refused: %s", l.Name, plain(c.Message))
+					}
+				}
+			}
+			return nil
+		}},
+	}, passed: func(_ *world, g *gwv1.Gateway) string {
+		if !holds(g.Status.Conditions, gwv1.GatewayConditionAccepted) {
+			return ""
+		}
+		return "the Gateway and its listeners are accepted"
+	}, waiting: "no controller has looked at the Gateway yet"},
+	{name: "address", rules: []rule[*gwv1.Gateway]{
+		{"gateway-not-programmed", func(_ *world, g *gwv1.Gateway) *finding {
+			c := isFalse(g.Status.Conditions, gwv1.GatewayConditionProgrammed)
+			if c == nil {
+				return nil
+			}
+			return found(seeGateway, "the Gateway does not answer yet: %s", plain(c.Message))
+		}},
+	}, passed: func(_ *world, g *gwv1.Gateway) string {
+		var all []string
+		for _, a := range g.Status.Addresses {
+			all = append(all, a.Value)
+		}
+		if len(all) == 0 {
+			return ""
+		}
+		return "it answers at " + few(all)
+	}, waiting: "it has no address yet"},
+}
+
+// routeWay is how a request reaches a Service of an HTTPRoute.
+var routeWay = []stage[*gwv1.HTTPRoute]{
+	{name: "gateway", rules: []rule[*gwv1.HTTPRoute]{
+		{"route-without-parent", func(_ *world, r *gwv1.HTTPRoute) *finding {
+			if len(r.Spec.ParentRefs) > 0 {
+				return nil
+			}
+			return found("name the Gateway in spec.parentRefs", "the route names no Gateway, so no requests reach it")
+		}},
+		{"route-gateway-missing", func(w *world, r *gwv1.HTTPRoute) *finding {
+			for _, parent := range r.Spec.ParentRefs {
+				if parent.Kind != nil && *parent.Kind != "Gateway" {
+					continue
+				}
+				namespace := r.Namespace
+				if parent.Namespace != nil {
+					namespace = string(*parent.Namespace)
+				}
+				if _, ok := get(w, untyped(gateways)(w, namespace), "Gateways", namespace, string(parent.Name)); !ok && !w.isHidden("Gateways") {
+					return found("create the Gateway, or correct spec.parentRefs: kubectl get gateways --all-namespaces", "the route belongs to the Gateway %s, and namespace %s has none of that name", parent.Name, namespace)
+				}
+			}
+			return nil
+		}},
+		{"route-refused", func(_ *world, r *gwv1.HTTPRoute) *finding {
+			for _, parent := range r.Status.Parents {
+				if c := isFalse(parent.Conditions, gwv1.RouteConditionAccepted); c != nil {
+					return found(seeGateway, "the Gateway %s refuses the route (%s): %s", parent.ParentRef.Name, c.Reason, plain(c.Message))
+				}
+			}
+			return nil
+		}},
+	}, passed: func(_ *world, r *gwv1.HTTPRoute) string {
+		var all []string
+		for _, parent := range r.Status.Parents {
+			all = append(all, string(parent.ParentRef.Name))
+		}
+		if len(all) == 0 {
+			return ""
+		}
+		return "accepted by " + few(all)
+	}, waiting: "no Gateway has looked at the route yet"},
+	{name: "backends", rules: []rule[*gwv1.HTTPRoute]{
+		{"route-backend-refused", func(_ *world, r *gwv1.HTTPRoute) *finding {
+			for _, parent := range r.Status.Parents {
+				if c := isFalse(parent.Conditions, gwv1.RouteConditionResolvedRefs); c != nil {
+					return found("correct backendRefs of the route", "the route cannot use a backend (%s): %s", c.Reason, plain(c.Message))
+				}
+			}
+			return nil
+		}},
+		{"route-backend-unwell", func(w *world, r *gwv1.HTTPRoute) *finding {
+			for _, rule := range r.Spec.Rules {
+				for _, b := range rule.BackendRefs {
+					if b.Kind != nil && *b.Kind != "Service" || b.Namespace != nil && string(*b.Namespace) != r.Namespace {
+						continue
+					}
+					s, ok := service(w, r.Namespace, string(b.Name))
+					if !ok || s.Spec.Type == corev1.ServiceTypeExternalName {
+						continue
+					}
+					if f := failed(walk(w, s, serviceWay[:4])); f != nil { // up to its endpoints
+						f.says = fmt.Sprintf("the Service %s: %s", b.Name, f.says)
+						return f
+					}
+				}
+			}
+			return nil
+		}},
+	}, passed: func(*world, *gwv1.HTTPRoute) string { return "its Services have pods for requests" }},
+}
+
+// chartWay is what happens to a HelmChart.
+var chartWay = []stage[*unstructured.Unstructured]{
+	{name: "installation", rules: []rule[*unstructured.Unstructured]{
+		{"chart-failed", func(_ *world, o *unstructured.Unstructured) *finding {
+			conditions, _, _ := unstructured.NestedSlice(o.Object, "status", "conditions")
+			for _, item := range conditions {
+				if c, ok := item.(map[string]any); ok && c["type"] == "Failed" && c["status"] == "True" {
+					return found(fmt.Sprintf("correct the HelmChart: kubectl -n %s edit helmchart %s. See docs/add-ons.md", o.GetNamespace(), o.GetName()), "the chart is not installed (%v): %s", c["reason"], plain(fmt.Sprint(c["message"])))
+				}
+			}
+			return nil
+		}},
+	}, passed: func(_ *world, o *unstructured.Unstructured) string {
+		revision, ok, _ := unstructured.NestedInt64(o.Object, "status", "revision")
+		if !ok {
+			return ""
+		}
+		return fmt.Sprintf("revision %d is installed", revision)
+	}, waiting: "the chart is not installed yet"},
+}
+
+// planWay is what happens to a Plan.
+var planWay = []stage[*upgrades.Plan]{
+	{name: "upgrade", rules: []rule[*upgrades.Plan]{
+		{"plan-stopped", func(_ *world, p *upgrades.Plan) *finding {
+			if p.Status.Phase != upgrades.Stopped {
+				return nil
+			}
+			return found("remove the cause, and make a new Plan: see docs/upgrades.md", "the upgrade was stopped: %s", plain(p.Status.Message))
+		}},
+	}, passed: func(_ *world, p *upgrades.Plan) string {
+		if p.Status.Phase != upgrades.Complete {
+			return ""
+		}
+		return "all nodes run " + p.Status.Version
+	}, waiting: "the upgrade goes on: kubectl get plans shows how far it is"},
+}
+
+// volumeBackupWay is what happens to a VolumeBackup.
+var volumeBackupWay = []stage[*volumebackups.VolumeBackup]{
+	{name: "backup", rules: []rule[*volumebackups.VolumeBackup]{
+		{"volume-backup-failed", func(_ *world, v *volumebackups.VolumeBackup) *finding {
+			if v.Status.Phase != volumebackups.Failed {
+				return nil
+			}
+			return found("remove the cause, and make a new VolumeBackup: see docs/backup.md", "the contents of the volume were not backed up: %s", plain(v.Status.Message))
+		}},
+	}, passed: func(_ *world, v *volumebackups.VolumeBackup) string {
+		if v.Status.Phase != volumebackups.Completed {
+			return ""
+		}
+		return fmt.Sprintf("the contents are in the backup: %s, of which %s were sent", v.Status.Size, v.Status.Sent)
+	}, waiting: "the backup waits for its turn, or goes on: kubectl get volumebackups shows how far it is"},
+}
