@@ -94,12 +94,12 @@ var ingressWay = []stage[*networkingv1.Ingress]{
 	{name: "address", rules: []rule[*networkingv1.Ingress]{
 		{"ingress-refused", func(w *world, i *networkingv1.Ingress) *finding {
 			// kedge writes an Event once for each fault. It does not say when the fault is over, so an Ingress with an address counts as well.
-			e := w.warning(i)
-			if e == nil || len(i.Status.LoadBalancer.Ingress) > 0 && w.Now().Sub(lastSeen(e)) > 10*time.Minute {
+			e, answers := w.warning(i), len(i.Status.LoadBalancer.Ingress) > 0
+			if e == nil || answers && (w.Now().Sub(lastSeen(e)) > 10*time.Minute || strings.HasPrefix(e.Message, "No address serves")) {
 				return nil
 			}
 			f := found("see docs/gateway.md", "a controller warned %s ago: %s", since(w, lastSeen(e)), plain(e.Message))
-			f.mild = len(i.Status.LoadBalancer.Ingress) > 0
+			f.mild = answers
 			return f
 		}},
 	}, passed: func(_ *world, i *networkingv1.Ingress) string {
