@@ -464,7 +464,9 @@ ready() { "$1" status --local >/dev/null 2>&1; }
 
 # components prints how many components of kedge are ready, and how many there are.
 components() {
-	"$program" status --local 2>/dev/null |
+	# Versions without the flag always print the table.
+	flag=$("$program" status --help 2>/dev/null | grep -o -e --components | head -n 1)
+	"$program" status --local ${flag:+"$flag"} 2>/dev/null |
 		awk '$1 == "COMPONENT" { table = 1; next } !NF { table = 0 } table { all++; ready += $2 == "Ready" } END { print ready + 0, all + 0 }'
 }
 

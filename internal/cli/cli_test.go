@@ -131,10 +131,13 @@ func TestPrintStatus(t *testing.T) {
 		{Name: "apiserver", State: component.Failed, Since: now, Error: "apiserver: no"},
 	}}
 	var out bytes.Buffer
-	if err := printStatus(&out, report, now); err != nil {
+	if err := printStatus(&out, report, true, now); err != nil {
 		t.Fatal(err)
 	}
-	want := `kedge v1 on node pi, process 7
+	want := `kedge v1 on node pi, process 7: something is wrong
+
+wrong: component apiserver is Failed: apiserver: no
+to do: read the log of kedge: journalctl -u kedge, or the file of the setting log
 
 COMPONENT   STATE    SINCE   LAST ERROR
 datastore   Ready    1m30s   

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"io"
 	"strings"
@@ -13,14 +14,19 @@ import (
 	"github.com/kedge-dev/kedge/internal/datastore"
 	"github.com/kedge-dev/kedge/internal/datastore/backup"
 	"github.com/kedge-dev/kedge/internal/inspect/status"
+	"github.com/kedge-dev/kedge/internal/inspect/why"
 )
+
+// componentsFlag makes `kedge status` print also what is well.
+const componentsFlag = "components"
 
 func statusCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "status",
-		Usage: "show the components and the datastore of the kedge that runs on this host, on a server also the cluster's nodes, and what is wrong with them. The exit status is 1 if something is wrong",
+		Usage: "say what is wrong with the kedge that runs on this host, and on a server with the cluster, and what to do. The exit status is 1 if something is wrong",
 		Flags: []cli.Flag{
 			formatFlag(),
+			&cli.BoolFlag{Name: componentsFlag, Usage: "also show the components, the datastore, the backup, the volumes of this host, the nodes and the gateways"},
 			&cli.BoolFlag{Name: "local", Usage: "ignore the other nodes, also for the exit status"},
 		},
 		Before: noArguments,
@@ -32,11 +38,16 @@ func statusCommand() *cli.Command {
 			if c.Bool("local") {
 				report.Cluster = nil
 			}
-			err = printAs(c.App.Writer, c.String(outputFlag), report, func(w io.Writer) error { return printStatus(w, report, time.Now()) })
+			err = printAs(c.App.Writer, c.String(outputFlag), report, func(w io.Writer) error {
+				if err := printStatus(w, report, c.Bool(componentsFlag), time.Now()); err != nil || report.Cluster == nil {
+					return err
+				}
+				return printObjects(c.Context, w)
+			})
 			if err != nil {
 				return fmt.Errorf("print status: %w", err)
 			}
-			if !report.Well() {
+			if len(report.Wrong()) > 0 {
 				return cli.Exit("", 1)
 			}
 			return nil
@@ -44,8 +55,58 @@ func statusCommand() *cli.Command {
 	}
 }
 
-func printStatus(w io.Writer, report *status.Report, now time.Time) error {
-	fmt.Fprintf(w, "kedge %s on node %s, process %d\n\n", report.Version, report.Node, report.PID)
+// printStatus prints what is wrong, and the rest if that is wanted.
+func printStatus(w io.Writer, report *status.Report, whole bool, now time.Time) error {
+	wrong := report.Wrong()
+	verdict := "all is well"
+	if len(wrong) > 0 {
+		verdict = "something is wrong"
+	}
+	fmt.Fprintf(w, "kedge %s on node %s, process %d: %s\n", report.Version, report.Node, report.PID, verdict)
+	for _, p := range wrong {
+		fmt.Fprintf(w, "\nwrong: %s\nto do: %s\n", p.What, p.Do)
+	}
+	for _, note := range report.Notes() {
+		fmt.Fprintf(w, "\nnote: %s\n", note)
+	}
+	if !whole {
+		return nil
+	}
+	return printParts(w, report, now)
+}
+
+// objectsPatience is how long `kedge status` looks at the objects of the cluster.
+const objectsPatience = 10 * time.Second
+
+// objectsShown is how many objects `kedge status` names.
+const objectsShown = 10
+
+// printObjects names objects of the cluster that do not work. They are their owners' work, so they change nothing of the exit status.
+func printObjects(ctx context.Context, w io.Writer) error {
+	ctx, cancel := context.WithTimeout(ctx, objectsPatience)
+	defer cancel()
+	clients, _, err := clientsOf(serverKubeconfig())
+	if err != nil {
+		return nil //nolint:nilerr // A server may write no kubeconfig for this user, and the rest is printed already.
+	}
+	unwell, _, _, err := why.Unwell(ctx, clients, "")
+	if err != nil {
+		fmt.Fprintf(w, "\nnote: the objects of the cluster were not looked at: %v\n", err)
+		return nil
+	}
+	if len(unwell) == 0 {
+		return nil
+	}
+	fmt.Fprintf(w, "\n%d objects of the cluster do not work. `kedge why --all-namespaces` says what to do:\n", len(unwell))
+	for _, r := range unwell[:min(objectsShown, len(unwell))] {
+		fmt.Fprintf(w, "  %s: %s\n", objectName(r), r.Cause().Says)
+	}
+	return nil
+}
+
+// printParts prints tables of all that is known.
+func printParts(w io.Writer, report *status.Report, now time.Time) error {
+	fmt.Fprintln(w)
 	table := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
 	fmt.Fprintln(table, "COMPONENT\tSTATE\tSINCE\tLAST ERROR")
 	for _, s := range report.Components {
@@ -65,9 +126,9 @@ func printStatus(w io.Writer, report *status.Report, now time.Time) error {
 	if b := report.Backup; b != nil {
 		fmt.Fprintf(w, "\nbackup: %s\n", backupText(b, now))
 	}
-	if s := report.Storage; s != nil && len(s.Volumes)+len(s.Leftovers)+len(s.Fault) > 0 {
+	if s := report.Storage; s != nil && len(s.Volumes) > 0 {
 		fmt.Fprintln(w)
-		if err := printStorage(w, s); err != nil {
+		if err := printVolumes(w, s.Volumes); err != nil {
 			return err
 		}
 	}
@@ -93,7 +154,7 @@ func backupText(b *backup.Status, now time.Time) string {
 	return text
 }
 
-// printCluster prints a line for each node, and two for each problem.
+// printCluster prints a line for each node, and for each way of clients to Gateways.
 func printCluster(w io.Writer, c *status.Cluster, now time.Time) error {
 	table := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
 	if len(c.Nodes) > 0 {
@@ -118,15 +179,6 @@ func printCluster(w io.Writer, c *status.Cluster, now time.Time) error {
 	if len(c.Servers) > 0 {
 		fmt.Fprintf(w, "servers: %s\n", strings.Join(c.Servers, ", "))
 	}
-	if c.Fault != "" {
-		fmt.Fprintf(w, "cluster: %s\n", c.Fault)
-	}
-	for _, p := range c.Problems {
-		fmt.Fprintf(w, "\nwrong: %s\nto do: %s\n", p.What, p.Do)
-	}
-	for _, note := range c.Notes {
-		fmt.Fprintf(w, "\nnote: %s\n", note)
-	}
 	return nil
 }
 
@@ -148,29 +200,18 @@ func printGateways(w io.Writer, gateways []status.Gateway) error {
 	return nil
 }
 
-// printStorage prints a line for each volume, and for what is left of others.
-func printStorage(w io.Writer, s *status.Storage) error {
+// printVolumes prints a line for each volume.
+func printVolumes(w io.Writer, volumes []status.Volume) error {
 	table := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
-	if len(s.Volumes) > 0 {
-		fmt.Fprintln(table, "VOLUME\tSIZE\tCLAIM")
-	}
-	for _, v := range s.Volumes {
+	fmt.Fprintln(table, "VOLUME\tSIZE\tCLAIM")
+	for _, v := range volumes {
 		claim := v.Claim
 		if v.Snapshot {
 			claim = "(snapshot)"
 		}
 		fmt.Fprintf(table, "%s\t%s\t%s\n", v.Name, byteSize(v.Size), claim)
 	}
-	if err := table.Flush(); err != nil {
-		return err
-	}
-	for _, l := range s.Leftovers {
-		fmt.Fprintf(w, "left over: %s %s\n", l.Path, l.Reason)
-	}
-	if s.Fault != "" {
-		fmt.Fprintf(w, "storage: %s\n", s.Fault)
-	}
-	return nil
+	return table.Flush()
 }
 
 // printDatastore prints a line for each thing that is known.

@@ -12,8 +12,7 @@ import (
 
 func TestPrintDatastore(t *testing.T) {
 	now := time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
-	head := `kedge v1 on node pi, process 7
-
+	const head = `
 COMPONENT   STATE   SINCE   LAST ERROR
 datastore   Ready   1m0s    
 `
@@ -61,8 +60,8 @@ member      c: learner
 	} {
 		t.Run(name, func(t *testing.T) {
 			var printed strings.Builder
-			err := printStatus(&printed, &status.Report{
-				PID: 7, Version: "v1", Node: "pi", Datastore: test.store,
+			err := printParts(&printed, &status.Report{
+				Datastore:  test.store,
 				Components: []component.Status{{Name: "datastore", State: component.Ready, Since: now.Add(-time.Minute)}},
 			}, now)
 			if err != nil || printed.String() != head+test.want {
@@ -78,16 +77,18 @@ func TestPrintStorage(t *testing.T) {
 		Volumes:   []status.Volume{{Name: "pvc-1", Size: 1 << 30, Claim: "default/data"}, {Name: "snapshot-2", Size: 20 << 30, Snapshot: true}},
 		Leftovers: []status.Leftover{{Path: "/storage/pvc-3", Reason: "is nobody's"}},
 		Fault:     "a record is damaged",
-	}}, time.Now())
-	const want = `kedge v1 on node pi, process 7
+	}}, true, time.Now())
+	const want = `kedge v1 on node pi, process 7: all is well
+
+note: left over: /storage/pvc-3 is nobody's
+
+note: storage: a record is damaged
 
 COMPONENT   STATE   SINCE   LAST ERROR
 
 VOLUME       SIZE         CLAIM
 pvc-1        1024.0 MiB   default/data
 snapshot-2   20.0 GiB     (snapshot)
-left over: /storage/pvc-3 is nobody's
-storage: a record is damaged
 `
 	if err != nil || printed.String() != want {
 		t.Errorf("%v, got\n%s\nwant\n%s", err, printed.String(), want)
@@ -106,8 +107,13 @@ func TestPrintCluster(t *testing.T) {
 		Problems: []status.Problem{{What: "node c does not answer", Do: "look"}},
 		Notes:    []string{"nothing enforces"},
 	}}
-	err := printStatus(&printed, report, now)
-	const want = `kedge v1 on node pi, process 7
+	err := printStatus(&printed, report, true, now)
+	const want = `kedge v1 on node pi, process 7: something is wrong
+
+wrong: node c does not answer
+to do: look
+
+note: nothing enforces
 
 COMPONENT   STATE   SINCE   LAST ERROR
 
@@ -115,11 +121,6 @@ NODE   STATE                         ROLES                VERSION   ADDRESS     
 b      Ready                         control-plane,etcd   v1        192.0.2.2   4s ago
 c      NotReady,SchedulingDisabled                        v0                    1h0m0s ago
 servers: 192.0.2.1:6443, 192.0.2.2:6443
-
-wrong: node c does not answer
-to do: look
-
-note: nothing enforces
 `
 	if err != nil || printed.String() != want {
 		t.Errorf("%v, got\n%s\nwant\n%s", err, printed.String(), want)

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"path/filepath"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -91,10 +92,21 @@ func explainNamespace(c *cli.Context, clients why.Clients, namespace string) err
 
 // asUser returns how to call the API with the kubeconfig that kubectl would use, and its namespace.
 func asUser(c *cli.Context) (clients why.Clients, namespace string, err error) {
+	path := c.String(kubeconfigFlag)
+	if path == "" && !ownKubeconfig() {
+		path = serverKubeconfig()
+	}
+	clients, namespace, err = clientsOf(path)
+	if given := c.String(namespaceFlag); given != "" {
+		namespace = given
+	}
+	return clients, namespace, err
+}
+
+// clientsOf returns how to call the API with a kubeconfig, and its namespace. Without a file it is the one that kubectl finds.
+func clientsOf(path string) (clients why.Clients, namespace string, err error) {
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
-	if path := c.String(kubeconfigFlag); path != "" && !strings.Contains(path, ":") {
-		rules.ExplicitPath = path
-	} else if path := serverKubeconfig(); path != "" && !ownKubeconfig() {
+	if !strings.Contains(path, string(filepath.ListSeparator)) { // a list in the variable KUBECONFIG
 		rules.ExplicitPath = path
 	}
 	loaded := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{})
@@ -105,6 +117,9 @@ func asUser(c *cli.Context) (clients why.Clients, namespace string, err error) {
 	if err != nil {
 		return clients, "", fmt.Errorf("read kubeconfig: %w", err)
 	}
+	if namespace, _, err = loaded.Namespace(); err != nil {
+		return clients, "", fmt.Errorf("read kubeconfig: %w", err)
+	}
 	cfg.QPS = -1 // a report is a few dozen requests at once
 	objects, err := kubernetes.NewForConfig(cfg)
 	if err != nil {
@@ -113,12 +128,6 @@ func asUser(c *cli.Context) (clients why.Clients, namespace string, err error) {
 	all, err := dynamic.NewForConfig(cfg)
 	if err != nil {
 		return clients, "", fmt.Errorf("make client: %w", err)
-	}
-	namespace = c.String(namespaceFlag)
-	if namespace == "" {
-		if namespace, _, err = loaded.Namespace(); err != nil {
-			return clients, "", fmt.Errorf("read kubeconfig: %w", err)
-		}
 	}
 	return why.Clients{Kubernetes: objects, Dynamic: all, Now: time.Now}, namespace, nil
 }
@@ -151,14 +160,17 @@ func printWay(w io.Writer, r *why.Report) error {
 	return nil
 }
 
+// objectName names an object among those of several namespaces.
+func objectName(r *why.Report) string {
+	if r.Object.Namespace == "" {
+		return r.Object.String()
+	}
+	return r.Object.Namespace + " " + r.Object.String()
+}
+
 func printUnwell(w io.Writer, found unwell, where string) error {
 	for _, r := range found.Reports {
-		cause := r.Cause()
-		name := r.Object.String()
-		if r.Object.Namespace != "" {
-			name = r.Object.Namespace + " " + name
-		}
-		fmt.Fprintf(w, "%s: %s\n  What to do: %s\n", name, cause.Says, cause.Do)
+		fmt.Fprintf(w, "%s: %s\n  What to do: %s\n", objectName(r), r.Cause().Says, r.Cause().Do)
 	}
 	for _, sentence := range found.Unread {
 		fmt.Fprintln(w, sentence)

@@ -73,7 +73,7 @@ spec: {source: {persistentVolumeClaimName: data}}
 
 	folder := s.server.Host.Path("/var/lib/kedge/storage")
 	volumes := []string{s.volumeOf("data"), s.volumeOf("restored"), s.volumeOf("cloned")}
-	status, err := s.server.Host.Kedge(s.ctx, "status").Output()
+	status, err := s.server.Host.Kedge(s.ctx, "status", "--components").Output()
 	if err != nil || !strings.Contains(string(status), volumes[0]) || !strings.Contains(string(status), s.namespace+"/data") {
 		t.Errorf("the status does not name %s and its claim: %v\n%s", volumes[0], err, status)
 	}

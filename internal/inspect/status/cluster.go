@@ -1,6 +1,7 @@
 package status
 
 import (
+	"cmp"
 	"fmt"
 	"time"
 
@@ -53,16 +54,47 @@ type Problem struct {
 	Do   string `json:"do"`
 }
 
-// Well tells whether everything is well: the components and the datastore of this
-// process, and the nodes of the cluster.
-func (r *Report) Well() bool {
+// readLog is what to do about a fault that the log says more about.
+const readLog = "read the log of kedge: journalctl -u kedge, or the file of the setting log"
+
+// Wrong returns all that is wrong with the components and the datastore of this process, and with the cluster.
+func (r *Report) Wrong() (wrong []Problem) {
 	for _, s := range r.Components {
-		if s.State != component.Ready || s.Fault != "" {
-			return false
+		if s.State == component.Ready && s.Fault == "" {
+			continue
+		}
+		what := fmt.Sprintf("component %s is %s", s.Name, s.State)
+		if why := cmp.Or(s.Fault, s.Error); why != "" {
+			what += ": " + why
+		}
+		wrong = append(wrong, Problem{What: what, Do: readLog})
+	}
+	if r.Datastore != nil && r.Datastore.Fault != "" {
+		wrong = append(wrong, Problem{What: "the datastore: " + r.Datastore.Fault, Do: "see how it fares: kedge status --components. docs/datastores.md has more"})
+	}
+	if c := r.Cluster; c != nil {
+		if c.Fault != "" {
+			wrong = append(wrong, Problem{What: "nothing is known of the cluster: " + c.Fault, Do: readLog})
+		}
+		wrong = append(wrong, c.Problems...)
+	}
+	return wrong
+}
+
+// Notes returns what a user should know even if nothing is wrong.
+func (r *Report) Notes() (notes []string) {
+	if s := r.Storage; s != nil {
+		for _, l := range s.Leftovers {
+			notes = append(notes, fmt.Sprintf("left over: %s %s", l.Path, l.Reason))
+		}
+		if s.Fault != "" {
+			notes = append(notes, "storage: "+s.Fault)
 		}
 	}
-	return (r.Datastore == nil || r.Datastore.Fault == "") &&
-		(r.Cluster == nil || r.Cluster.Fault == "" && len(r.Cluster.Problems) == 0)
+	if r.Cluster != nil {
+		notes = append(notes, r.Cluster.Notes...)
+	}
+	return notes
 }
 
 // silentMembers returns problems with etcd that stop nothing yet. Problems that stop

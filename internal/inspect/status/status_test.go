@@ -52,29 +52,36 @@ func TestProblems(t *testing.T) {
 		Cluster:    func(context.Context) *Cluster { return &Cluster{Fault: "the API server is starting"} },
 		Problems:   func(context.Context) []Problem { return wrong },
 	}).Routes()...))
-	if err != nil || !reflect.DeepEqual(got.Cluster.Problems, wrong) || got.Well() {
+	if err != nil || !reflect.DeepEqual(got.Cluster.Problems, wrong) || len(got.Wrong()) != 2 {
 		t.Errorf("got %+v, %v", got, err)
 	}
 }
 
-func TestWell(t *testing.T) {
+func TestWrong(t *testing.T) {
 	ready := []component.Status{{State: component.Ready}}
 	etcd := func(answers bool, fault string) *Datastore {
 		return &Datastore{Health: datastore.Health{Fault: fault, Etcd: &datastore.Etcd{Members: []datastore.EtcdMember{{Name: "a", Answers: true}, {Name: "b", Answers: answers}}}}}
 	}
 	for name, test := range map[string]struct {
 		report Report
-		want   bool
+		want   string
 	}{
-		"agent":                     {Report{Components: ready}, true},
-		"server":                    {Report{Components: ready, Datastore: etcd(true, ""), Cluster: &Cluster{}}, true},
-		"a component that starts":   {Report{Components: append(ready, component.Status{State: component.Starting})}, false},
-		"a datastore with a fault":  {Report{Components: ready, Datastore: etcd(true, "full")}, false},
-		"a member that is silent":   {Report{Components: ready, Cluster: &Cluster{Problems: silentMembers(etcd(false, ""))}}, false},
-		"an API that does not tell": {Report{Components: ready, Cluster: &Cluster{Fault: "down"}}, false},
+		"agent":                     {Report{Components: ready}, ""},
+		"server":                    {Report{Components: ready, Datastore: etcd(true, ""), Cluster: &Cluster{}}, ""},
+		"a component that starts":   {Report{Components: append(ready, component.Status{Name: "dns", State: component.Starting})}, "component dns is Starting"},
+		"a component with a fault":  {Report{Components: []component.Status{{Name: "dns", State: component.Ready, Fault: "no answer", Error: "old"}}}, "component dns is Ready: no answer"},
+		"a datastore with a fault":  {Report{Components: ready, Datastore: etcd(true, "full")}, "the datastore: full"},
+		"a member that is silent":   {Report{Components: ready, Cluster: &Cluster{Problems: silentMembers(etcd(false, ""))}}, "etcd member b does not answer"},
+		"an API that does not tell": {Report{Components: ready, Cluster: &Cluster{Fault: "down"}}, "nothing is known of the cluster: down"},
 	} {
-		if got := test.report.Well(); got != test.want {
-			t.Errorf("%s: got %t", name, got)
+		var got string
+		for _, p := range test.report.Wrong() {
+			if got += p.What; p.Do == "" {
+				t.Errorf("%s: nothing says what to do", name)
+			}
+		}
+		if got != test.want {
+			t.Errorf("%s: got %q", name, got)
 		}
 	}
 	if said := silentMembers(etcd(false, "no quorum")); said != nil {

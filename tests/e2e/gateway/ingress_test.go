@@ -106,7 +106,7 @@ spec:
 
 func (w *world) status() string {
 	w.Helper()
-	output, err := w.Server.Host.Kedge(w.Context(), "status").CombinedOutput()
+	output, err := w.Server.Host.Kedge(w.Context(), "status", "--components").CombinedOutput()
 	if err != nil {
 		w.Logf("kedge status: %v", err)
 	}

@@ -176,7 +176,7 @@ func TestLoseTheBox(t *testing.T) {
 		return nil
 	})
 	lookBack(t, c, host, last)
-	if said := run(t, host, "status", "--local"); !strings.Contains(said, "backup: "+location+", ") {
+	if said := run(t, host, "status", "--local", "--components"); !strings.Contains(said, "backup: "+location+", ") {
 		t.Errorf("kedge status says %s", said)
 	}
 }

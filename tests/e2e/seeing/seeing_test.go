@@ -293,7 +293,7 @@ func (c *seen) metrics() {
 // status checks that an agent's loss is shown, with what to do.
 func (c *seen) status(agent *harness.Agent) {
 	c.Helper()
-	text, err := c.kedge("status")
+	text, err := c.kedge("status", "--components")
 	if err != nil || !strings.Contains(text, "agent-1") {
 		c.Errorf("of a cluster that is well: %v\n%s", err, text)
 	}
@@ -314,7 +314,7 @@ func (c *seen) status(agent *harness.Agent) {
 	})
 	text, _ = c.kedge("status")
 	c.Logf("%s", text)
-	if text, err := c.kedge("status", "--local"); err != nil || strings.Contains(text, "agent-1") {
+	if text, err := c.kedge("status", "--local", "--components"); err != nil || strings.Contains(text, "agent-1") {
 		c.Errorf("of this host alone: %v\n%s", err, text)
 	}
 	agent.Start()

@@ -283,7 +283,7 @@ func (s *storage) status() string { return statusOf(s.Context(), s.Server.Host) 
 func statusOf(ctx context.Context, host *harness.Host) string {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	output, _ := host.Kedge(ctx, "status").CombinedOutput()
+	output, _ := host.Kedge(ctx, "status", "--components").CombinedOutput()
 	return string(output)
 }
 
