@@ -97,9 +97,12 @@ func printObjects(ctx context.Context, w io.Writer) error {
 	if len(unwell) == 0 {
 		return nil
 	}
-	fmt.Fprintf(w, "\n%d objects of the cluster do not work. `kedge why --all-namespaces` says what to do:\n", len(unwell))
+	fmt.Fprintln(w, "\nThese objects of the cluster do not work. `kedge why --all-namespaces` says what to do:")
 	for _, r := range unwell[:min(objectsShown, len(unwell))] {
 		fmt.Fprintf(w, "  %s: %s\n", objectName(r), r.Cause().Says)
+	}
+	if more := len(unwell) - objectsShown; more > 0 {
+		fmt.Fprintf(w, "  and %d more\n", more)
 	}
 	return nil
 }
