@@ -1,6 +1,7 @@
 package why
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"regexp"
@@ -246,12 +247,23 @@ func (w *world) lastWords(p *corev1.Pod, c container) string {
 	return ""
 }
 
-// logEnd returns the end of the log of a container that has ended.
+// A node may be slow to answer for a log, or a namespace may have very many containers that end.
+const (
+	logPatience = 3 * time.Second
+	mostLogs    = 20
+)
+
+// logEnd returns the end of the log of a container that has ended, unless many logs were read already.
 func (w *world) logEnd(p *corev1.Pod, c container) string {
 	lines := int64(3)
 	text, _ := read(w, fmt.Sprintf("logs|%s/%s/%s", p.Namespace, p.Name, c.Name), func() (string, error) {
+		if w.logs++; w.logs > mostLogs {
+			return "", nil
+		}
+		ctx, cancel := context.WithTimeout(w.ctx, logPatience)
+		defer cancel()
 		previous := c.status.State.Terminated == nil
-		stream, err := w.Kubernetes.CoreV1().Pods(p.Namespace).GetLogs(p.Name, &corev1.PodLogOptions{Container: c.Name, Previous: previous, TailLines: &lines}).Stream(w.ctx)
+		stream, err := w.Kubernetes.CoreV1().Pods(p.Namespace).GetLogs(p.Name, &corev1.PodLogOptions{Container: c.Name, Previous: previous, TailLines: &lines}).Stream(ctx)
 		if err != nil {
 			return "", nil //nolint:nilerr // A log that is gone takes nothing away from the finding.
 		}

@@ -31,6 +31,10 @@ type world struct {
 	ctx   context.Context
 	memo  map[string]any
 	fault error
+	// many is true if many objects are looked at. Then the Events of a namespace are read at once.
+	many bool
+	// logs is how many logs were read.
+	logs int
 	// hidden are the kinds that the user may not read.
 	hidden map[string]bool
 }
@@ -98,15 +102,23 @@ func (w *world) unread() (sentences []string) {
 
 // events returns the Events of an object, the newest first.
 func (w *world) events(namespace string, uid types.UID) []corev1.Event {
-	all, _ := read(w, "Events|"+string(uid), func() (*corev1.EventList, error) {
-		return w.Kubernetes.CoreV1().Events(namespace).List(w.ctx, metav1.ListOptions{FieldSelector: "involvedObject.uid=" + string(uid)})
-	})
-	if all == nil {
-		return nil
+	key, options := string(uid), metav1.ListOptions{FieldSelector: "involvedObject.uid=" + string(uid)}
+	if w.many {
+		key, options = namespace, metav1.ListOptions{ResourceVersion: "0"}
 	}
-	events := slices.DeleteFunc(slices.Clone(all.Items), func(e corev1.Event) bool { return e.InvolvedObject.UID != uid })
-	slices.SortStableFunc(events, func(a, b corev1.Event) int { return lastSeen(&b).Compare(lastSeen(&a)) })
-	return events
+	byObject, _ := read(w, "Events|"+key, func() (map[types.UID][]corev1.Event, error) {
+		all, err := w.Kubernetes.CoreV1().Events(namespace).List(w.ctx, options)
+		if err != nil {
+			return nil, err
+		}
+		slices.SortStableFunc(all.Items, func(a, b corev1.Event) int { return lastSeen(&b).Compare(lastSeen(&a)) })
+		byObject := map[types.UID][]corev1.Event{}
+		for _, e := range all.Items {
+			byObject[e.InvolvedObject.UID] = append(byObject[e.InvolvedObject.UID], e)
+		}
+		return byObject, nil
+	})
+	return byObject[uid]
 }
 
 // warning returns the newest Event of type Warning with one of the reasons, or nil.
