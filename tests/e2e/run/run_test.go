@@ -154,8 +154,8 @@ func (s *started) status(t *testing.T) int {
 	select {
 	case <-s.ended:
 		return s.ProcessState.ExitCode()
-	case <-time.After(patience):
-		t.Fatalf("%v has not ended within %s", s.Args, patience)
+	case <-time.After(harness.Slowly(patience)):
+		t.Fatalf("%v has not ended within %s", s.Args, harness.Slowly(patience))
 		return 0
 	}
 }
