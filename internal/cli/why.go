@@ -30,8 +30,21 @@ func whyCommand() *cli.Command {
 			&cli.BoolFlag{Name: everywhereFlag, Aliases: []string{"A"}, Usage: "without an object: look at the whole cluster"},
 			formatFlag(),
 		},
+		Before: atMostOneObject,
 		Action: explainObject,
 	}
+}
+
+// atMostOneObject refuses arguments that are not the name of one object.
+func atMostOneObject(c *cli.Context) error {
+	if c.NArg() == 0 {
+		return nil
+	}
+	if c.Bool(everywhereFlag) {
+		return fmt.Errorf("--%s is for `kedge why` without an object: leave it out, or leave %s out", everywhereFlag, c.Args().First())
+	}
+	_, err := why.Parse("", c.Args().Slice()...)
+	return err
 }
 
 // everywhereFlag is kubectl's flag for all namespaces.
@@ -45,9 +58,6 @@ func explainObject(c *cli.Context) error {
 	}
 	if c.NArg() == 0 {
 		return explainNamespace(c, clients, namespace)
-	}
-	if c.Bool(everywhereFlag) {
-		return fmt.Errorf("--%s is for `kedge why` without an object: leave it out, or leave %s out", everywhereFlag, c.Args().First())
 	}
 	object, err := why.Parse(namespace, c.Args().Slice()...)
 	if err != nil {

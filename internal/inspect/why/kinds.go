@@ -20,8 +20,8 @@ type kind struct {
 	name string
 	// words are how users call it.
 	words []string
-	// whole is true if the objects are in no namespace.
-	whole bool
+	// global is true if the objects are in no namespace.
+	global bool
 	// follow returns the steps of an object.
 	follow func(w *world, namespace, name string) ([]Step, error)
 	// all returns a report of each object of a namespace that belongs to no other one.
@@ -108,7 +108,7 @@ func explained[T metav1.Object, L runtime.Object](name, plural string, words []s
 }
 
 func ofCluster(k kind) kind {
-	k.whole = true
+	k.global = true
 	return k
 }
 
@@ -135,7 +135,7 @@ func Parse(namespace string, words ...string) (Object, error) {
 		if !slices.Contains(k.words, strings.ToLower(kindWord)) {
 			continue
 		}
-		if k.whole {
+		if k.global {
 			namespace = ""
 		}
 		return Object{Kind: k.name, Namespace: namespace, Name: name}, nil

@@ -13,7 +13,7 @@ func Unwell(ctx context.Context, clients Clients, namespace string) (unwell []*R
 	w.many = true
 	told := map[string]bool{}
 	for _, k := range known() {
-		if k.whole && namespace != "" {
+		if k.global && namespace != "" {
 			continue
 		}
 		reports := k.all(w, namespace)

@@ -3,7 +3,8 @@
 // read.
 //
 // A rule is one function that finds one cause. The rules of a step stand in one list, in the order in which they are tried. To add a rule, write the
-// function, put it into the list, and put a file into testdata that has the objects and the sentence that the rule says of them.
+// function, put it into the list, and put a file into testdata that has the objects and the sentence that the rule says of them. Many rules know
+// messages of Kubernetes and of containerd: tests/e2e/why makes the mistakes on a real cluster, and fails if a message has changed.
 package why
 
 import (
