@@ -85,9 +85,13 @@ const objectsShown = 10
 func printObjects(ctx context.Context, w io.Writer) error {
 	ctx, cancel := context.WithTimeout(ctx, objectsPatience)
 	defer cancel()
-	clients, _, err := clientsOf(serverKubeconfig())
+	path := serverKubeconfig()
+	if path == "" {
+		return nil // The kubeconfig that kubectl finds may be that of another cluster.
+	}
+	clients, _, err := clientsOf(path)
 	if err != nil {
-		return nil //nolint:nilerr // A server may write no kubeconfig for this user, and the rest is printed already.
+		return err
 	}
 	unwell, _, _, err := why.Unwell(ctx, clients, "")
 	if err != nil {

@@ -90,7 +90,8 @@ func (p *plugin) Validate(ctx context.Context, a admission.Attributes, _ admissi
 	return nil
 }
 
-// limit returns the limit of a namespace. Of two requests at the same time, each may make one: then one of the two notes is not counted.
+// limit returns the limit of a namespace. Two requests at the same time may both make the first limit of a namespace. Then the note of
+// one request is not counted.
 func (p *plugin) limit(namespace string) *rate.Limiter {
 	if known, ok := p.limits.Get(namespace); ok {
 		return known.(*rate.Limiter)

@@ -1,6 +1,7 @@
 package why
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 
@@ -107,7 +108,7 @@ var binding = []rule[*corev1.PersistentVolumeClaim]{
 		for _, s := range classes {
 			has = append(has, s.Name)
 		}
-		return found("delete the claim, and create it again with the storageClassName of a class that exists", "there is no StorageClass %s. The cluster has %s", name, orNone(few(has)))
+		return found("delete the claim, and create it again with the storageClassName of a class that exists", "there is no StorageClass %s. The cluster has %s", name, cmp.Or(few(has), "none"))
 	})},
 	{"no-volume-fits", unbound(func(_ *world, c *corev1.PersistentVolumeClaim) *finding {
 		if c.Spec.StorageClassName == nil || *c.Spec.StorageClassName != "" {

@@ -2,10 +2,7 @@ package why
 
 import (
 	"fmt"
-	"iter"
-	"maps"
 	"regexp"
-	"slices"
 	"strings"
 	"time"
 
@@ -51,14 +48,6 @@ var rpcCode = regexp.MustCompile(`rpc error: code = \w+ desc = `)
 // withoutCodes returns a text without what gRPC puts in front of errors.
 func withoutCodes(text string) string { return rpcCode.ReplaceAllString(text, "") }
 
-// orNone returns the text, or "none" in place of nothing.
-func orNone(text string) string {
-	if text == "" {
-		return "none"
-	}
-	return text
-}
-
 // few joins words for a sentence, and only the first ones of many.
 func few(words []string) string {
 	const shown = 5
@@ -67,15 +56,3 @@ func few(words []string) string {
 	}
 	return fmt.Sprintf("%s and %d more", strings.Join(words[:shown], ", "), len(words)-shown)
 }
-
-// labelsText returns labels as users of kubectl write them.
-func labelsText(labels map[string]string) string {
-	var parts []string
-	for _, key := range sorted(maps.Keys(labels)) {
-		parts = append(parts, key+"="+labels[key])
-	}
-	return strings.Join(parts, ",")
-}
-
-// sorted returns keys in their order, so that a report does not change by itself.
-func sorted[K ~string](keys iter.Seq[K]) []K { return slices.Sorted(keys) }

@@ -1,10 +1,12 @@
 package why
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -68,22 +70,10 @@ func as[T any](way []stage[*T]) func(*world, *unstructured.Unstructured) []Step 
 
 // isFalse returns the condition of a type that does not hold, or nil.
 func isFalse[T ~string](conditions []metav1.Condition, kind T) *metav1.Condition {
-	for i := range conditions {
-		if c := &conditions[i]; c.Type == string(kind) && c.Status == metav1.ConditionFalse {
-			return c
-		}
+	if c := meta.FindStatusCondition(conditions, string(kind)); c != nil && c.Status == metav1.ConditionFalse {
+		return c
 	}
 	return nil
-}
-
-// holds tells whether the condition of a type holds.
-func holds[T ~string](conditions []metav1.Condition, kind T) bool {
-	for _, c := range conditions {
-		if c.Type == string(kind) {
-			return c.Status == metav1.ConditionTrue
-		}
-	}
-	return false
 }
 
 // seeGateway is the page about what the gateway takes.
@@ -104,7 +94,7 @@ var gatewayWay = []stage[*gwv1.Gateway]{
 				}
 				has = append(has, class.GetName())
 			}
-			return found("correct spec.gatewayClassName. GatewayClasses of the cluster: "+orNone(few(has)), "there is no GatewayClass %s, so no controller serves the Gateway", g.Spec.GatewayClassName)
+			return found("correct spec.gatewayClassName. GatewayClasses of the cluster: "+cmp.Or(few(has), "none"), "there is no GatewayClass %s, so no controller serves the Gateway", g.Spec.GatewayClassName)
 		}},
 	}, passed: func(_ *world, g *gwv1.Gateway) string {
 		return "the GatewayClass " + string(g.Spec.GatewayClassName) + " is there"
@@ -128,7 +118,7 @@ var gatewayWay = []stage[*gwv1.Gateway]{
 			return nil
 		}},
 	}, passed: func(_ *world, g *gwv1.Gateway) string {
-		if !holds(g.Status.Conditions, gwv1.GatewayConditionAccepted) {
+		if !meta.IsStatusConditionTrue(g.Status.Conditions, string(gwv1.GatewayConditionAccepted)) {
 			return ""
 		}
 		return "the Gateway and its listeners are accepted"
@@ -214,7 +204,7 @@ var routeWay = []stage[*gwv1.HTTPRoute]{
 					if !ok || s.Spec.Type == corev1.ServiceTypeExternalName {
 						continue
 					}
-					if f := failed(walk(w, s, serviceWay[:4])); f != nil { // up to its endpoints
+					if f := failed(walk(w, s, podsOfService)); f != nil {
 						f.says = fmt.Sprintf("the Service %s: %s", b.Name, f.says)
 						return f
 					}

@@ -1,6 +1,7 @@
 package why
 
 import (
+	"cmp"
 	"crypto/x509"
 	"encoding/pem"
 	"fmt"
@@ -31,9 +32,9 @@ var ingressWay = []stage[*networkingv1.Ingress]{
 			name := ingressClass(i)
 			switch {
 			case name == "" && byDefault == "" && len(i.Status.LoadBalancer.Ingress) == 0:
-				return found("set spec.ingressClassName of the Ingress. IngressClasses of the cluster: "+orNone(few(has)), "the Ingress names no IngressClass, and none is the default, so no controller serves it")
+				return found("set spec.ingressClassName of the Ingress. IngressClasses of the cluster: "+cmp.Or(few(has), "none"), "the Ingress names no IngressClass, and none is the default, so no controller serves it")
 			case name != "" && !slices.Contains(has, name) && len(i.Status.LoadBalancer.Ingress) == 0:
-				return found("correct spec.ingressClassName of the Ingress. IngressClasses of the cluster: "+orNone(few(has)), "there is no IngressClass %s, so no controller serves the Ingress", name)
+				return found("correct spec.ingressClassName of the Ingress. IngressClasses of the cluster: "+cmp.Or(few(has), "none"), "there is no IngressClass %s, so no controller serves the Ingress", name)
 			}
 			return nil
 		}},
@@ -73,7 +74,7 @@ var ingressWay = []stage[*networkingv1.Ingress]{
 			if !ok {
 				return nil
 			}
-			f := failed(walk(w, s, serviceWay[1:4])) // selector, ports and endpoints
+			f := failed(walk(w, s, podsOfService))
 			if f != nil {
 				f.says = fmt.Sprintf("the Service %s has no endpoint: %s", b.Name, f.says)
 			}
@@ -163,7 +164,7 @@ var certificates = []rule[*networkingv1.Ingress]{
 		}
 		for _, host := range t.Hosts {
 			if err := c.VerifyHostname(strings.Replace(host, "*", "any", 1)); err != nil {
-				return found("use a certificate for this name, or correct spec.tls[].hosts", "the certificate in the Secret %s is not for %s. It is for %s", s.Name, host, orNone(few(c.DNSNames)))
+				return found("use a certificate for this name, or correct spec.tls[].hosts", "the certificate in the Secret %s is not for %s. It is for %s", s.Name, host, cmp.Or(few(c.DNSNames), "none"))
 			}
 		}
 		return nil

@@ -1,11 +1,13 @@
 package why
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
 )
 
 // podWay is what happens to a pod, in this order.
@@ -33,14 +35,14 @@ var podWay = []stage[*corev1.Pod]{
 		if !prepared(p) && !finished(p) {
 			return ""
 		}
-		return "all volumes are mounted, and the address is " + orNone(p.Status.PodIP)
+		return "all volumes are mounted, and the address is " + cmp.Or(p.Status.PodIP, "none")
 	}, waiting: "the node prepares volumes and network"},
 	{name: "images", rules: images, passed: func(_ *world, p *corev1.Pod) string {
 		for _, c := range containers(p) {
 			if !isPulled(c) && !finished(p) {
 				return ""
 			}
-			if c.init && !succeeded(c) && !(c.sidecar() && isTrue(c.status.Started)) {
+			if c.init && !succeeded(c) && !(c.sidecar() && ptr.Deref(c.status.Started, false)) {
 				return "the node has the images of the containers so far"
 			}
 		}

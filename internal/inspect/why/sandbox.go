@@ -1,6 +1,7 @@
 package why
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"regexp"
@@ -140,7 +141,7 @@ func missingKey(w *world, namespace, kind, name, key, user string) *finding {
 		return nil
 	case ok:
 		return found(fmt.Sprintf("correct the key, or add it: kubectl -n %s edit %s %s", namespace, strings.ToLower(kind), name),
-			"%s needs the key %s of the %s %s, which has %s", user, key, kind, name, orNone(strings.Join(keys, ", ")))
+			"%s needs the key %s of the %s %s, which has %s", user, key, kind, name, cmp.Or(strings.Join(keys, ", "), "none"))
 	case w.isHidden(kind + "s"):
 		return nil
 	}
@@ -154,7 +155,7 @@ func keysOf(w *world, namespace, kind, name string) (keys []string, ok bool) {
 		if !ok {
 			return nil, false
 		}
-		return sorted(maps.Keys(secret.Data)), true
+		return slices.Sorted(maps.Keys(secret.Data)), true
 	}
 	m, ok := get(w, w.Kubernetes.CoreV1().ConfigMaps(namespace), "ConfigMaps", namespace, name)
 	if !ok {
@@ -167,5 +168,5 @@ func keysOf(w *world, namespace, kind, name string) (keys []string, ok bool) {
 	for key := range m.Data {
 		all[key] = nil
 	}
-	return sorted(maps.Keys(all)), true
+	return slices.Sorted(maps.Keys(all)), true
 }

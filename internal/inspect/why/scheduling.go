@@ -14,6 +14,8 @@ import (
 	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 	"k8s.io/klog/v2"
+
+	"github.com/kedge-dev/kedge/internal/base/nodeobject"
 )
 
 // scheduling says why a pod has no node.
@@ -225,7 +227,7 @@ func taintsOf(n *corev1.Node) []corev1.Taint {
 	if n.Spec.Unschedulable {
 		taints = append(taints, corev1.Taint{Key: corev1.TaintNodeUnschedulable, Effect: corev1.TaintEffectNoSchedule})
 	}
-	if c := nodeCondition(n, corev1.NodeReady); c == nil || c.Status != corev1.ConditionTrue {
+	if !nodeobject.IsReady(n) {
 		taints = append(taints, corev1.Taint{Key: corev1.TaintNodeNotReady, Effect: corev1.TaintEffectNoSchedule})
 	}
 	return taints
@@ -263,7 +265,7 @@ func readable(q resource.Quantity) string {
 
 // wrongLabels returns the first label of a selector that an object does not have.
 func wrongLabels(selector, has map[string]string) string {
-	for _, key := range sorted(maps.Keys(selector)) {
+	for _, key := range slices.Sorted(maps.Keys(selector)) {
 		if has[key] != selector[key] {
 			return key + "=" + selector[key]
 		}
@@ -295,7 +297,7 @@ func room(w *world, p *corev1.Pod, n *corev1.Node, lacks func(what string, wante
 		lacks("pods", *resource.NewQuantity(1, resource.DecimalSI), *resource.NewQuantity(0, resource.DecimalSI), 0)
 	}
 	wanted := resourcehelper.PodRequests(p, resourcehelper.PodResourcesOptions{})
-	for _, name := range sorted(maps.Keys(wanted)) {
+	for _, name := range slices.Sorted(maps.Keys(wanted)) {
 		quantity, left := wanted[name], free[name]
 		if quantity.IsZero() || quantity.Cmp(left) <= 0 {
 			continue

@@ -16,7 +16,7 @@ import (
 )
 
 // serviceWay is how a request reaches a pod of a Service.
-var serviceWay = []stage[*corev1.Service]{
+var serviceWay = slices.Concat([]stage[*corev1.Service]{
 	{name: "deletion", rules: []rule[*corev1.Service]{
 		{"service-finalizers", func(w *world, s *corev1.Service) *finding { return stuck(w, "service", s) }},
 	}, passed: func(_ *world, s *corev1.Service) string {
@@ -25,6 +25,28 @@ var serviceWay = []stage[*corev1.Service]{
 		}
 		return "nobody has deleted it"
 	}, waiting: "the Service is being deleted"},
+}, podsOfService, []stage[*corev1.Service]{
+	{name: "address", rules: addresses, passed: func(_ *world, s *corev1.Service) string {
+		switch {
+		case s.Spec.Type == corev1.ServiceTypeExternalName:
+			return "clients go to " + s.Spec.ExternalName
+		case s.Spec.ClusterIP == corev1.ClusterIPNone:
+			return "its name has the addresses of its pods"
+		case s.Spec.Type != corev1.ServiceTypeLoadBalancer:
+			return "it answers at " + cmp.Or(s.Spec.ClusterIP, "none")
+		case len(s.Status.LoadBalancer.Ingress) == 0:
+			return ""
+		}
+		var all []string
+		for _, i := range s.Status.LoadBalancer.Ingress {
+			all = append(all, i.IP+i.Hostname)
+		}
+		return "it answers at " + few(all)
+	}, waiting: "the load balancer has not given it an address yet"},
+})
+
+// podsOfService is the part of the way that Ingresses and routes need, too: they do not need the address of the Service.
+var podsOfService = []stage[*corev1.Service]{
 	{name: "selector", rules: selector, passed: func(w *world, s *corev1.Service) string {
 		switch {
 		case s.Spec.Type == corev1.ServiceTypeExternalName:
@@ -53,23 +75,6 @@ var serviceWay = []stage[*corev1.Service]{
 		}
 		return "endpoints that get requests: " + fmt.Sprint(n)
 	}, waiting: "no pod gets requests yet"},
-	{name: "address", rules: addresses, passed: func(_ *world, s *corev1.Service) string {
-		switch {
-		case s.Spec.Type == corev1.ServiceTypeExternalName:
-			return "clients go to " + s.Spec.ExternalName
-		case s.Spec.ClusterIP == corev1.ClusterIPNone:
-			return "its name has the addresses of its pods"
-		case s.Spec.Type != corev1.ServiceTypeLoadBalancer:
-			return "it answers at " + orNone(s.Spec.ClusterIP)
-		case len(s.Status.LoadBalancer.Ingress) == 0:
-			return ""
-		}
-		var all []string
-		for _, i := range s.Status.LoadBalancer.Ingress {
-			all = append(all, i.IP+i.Hostname)
-		}
-		return "it answers at " + few(all)
-	}, waiting: "the load balancer has not given it an address yet"},
 }
 
 // selector says why a Service selects no pod.
@@ -80,21 +85,21 @@ var selector = []rule[*corev1.Service]{
 		}
 		pods := podsOf(w, s.Namespace)
 		if len(pods) == 0 {
-			return found("see whether the workload of these pods exists, and is in the namespace of the Service: kubectl get deployments,statefulsets,daemonsets -A", "the Service selects pods with %s, and namespace %s has no pods", labelsText(s.Spec.Selector), s.Namespace)
+			return found("see whether the workload of these pods exists, and is in the namespace of the Service: kubectl get deployments,statefulsets,daemonsets -A", "the Service selects pods with %s, and namespace %s has no pods", labels.FormatLabels(s.Spec.Selector), s.Namespace)
 		}
 		nearest := slices.MaxFunc(pods, func(a, b corev1.Pod) int { return alike(s.Spec.Selector, a.Labels) - alike(s.Spec.Selector, b.Labels) })
 		wrong := wrongLabels(s.Spec.Selector, nearest.Labels)
 		has := "has no such label"
-		for _, key := range sorted(maps.Keys(s.Spec.Selector)) {
+		for _, key := range slices.Sorted(maps.Keys(s.Spec.Selector)) {
 			if value, ok := nearest.Labels[key]; ok && value != s.Spec.Selector[key] {
 				wrong, has = key+"="+s.Spec.Selector[key], "has "+key+"="+value
 				break
 			}
 		}
 		if alike(s.Spec.Selector, nearest.Labels) == 0 {
-			return found(fmt.Sprintf("correct the selector of the Service, or see whether the workload of these pods exists: kubectl -n %s get pods --show-labels", s.Namespace), "the Service selects pods with %s, and no pod of namespace %s has such labels", labelsText(s.Spec.Selector), s.Namespace)
+			return found(fmt.Sprintf("correct the selector of the Service, or see whether the workload of these pods exists: kubectl -n %s get pods --show-labels", s.Namespace), "the Service selects pods with %s, and no pod of namespace %s has such labels", labels.FormatLabels(s.Spec.Selector), s.Namespace)
 		}
-		return found(fmt.Sprintf("give the selector of the Service and the pods the same labels: kubectl -n %s edit service %s", s.Namespace, s.Name), "the Service selects pods with %s, and no pod has these labels. The pod %s comes nearest: instead of %s it %s", labelsText(s.Spec.Selector), nearest.Name, wrong, has)
+		return found(fmt.Sprintf("give the selector of the Service and the pods the same labels: kubectl -n %s edit service %s", s.Namespace, s.Name), "the Service selects pods with %s, and no pod has these labels. The pod %s comes nearest: instead of %s it %s", labels.FormatLabels(s.Spec.Selector), nearest.Name, wrong, has)
 	}},
 }
 
@@ -113,7 +118,7 @@ var ports = []rule[*corev1.Service]{
 			}) {
 				continue
 			}
-			return found("give a port of the container that name, or set targetPort of the Service to the number of the port", "the Service sends to the %[2]s port named %[1]s of its pods, and their ports are %[3]s", port.TargetPort.StrVal, cmp.Or(port.Protocol, corev1.ProtocolTCP), orNone(few(portNames(&pods[0]))))
+			return found("give a port of the container that name, or set targetPort of the Service to the number of the port", "the Service sends to the %[2]s port named %[1]s of its pods, and their ports are %[3]s", port.TargetPort.StrVal, cmp.Or(port.Protocol, corev1.ProtocolTCP), cmp.Or(few(portNames(&pods[0])), "none"))
 		}
 		return nil
 	}},

@@ -11,18 +11,19 @@ import (
 
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
 )
 
 // starting says why a container does not start, or does not keep running.
 var starting = []rule[*corev1.Pod]{
 	{"environment-object-missing", waitingFor(func(w *world, p *corev1.Pod, c container, _ string) *finding {
 		for _, from := range c.EnvFrom {
-			if s := from.ConfigMapRef; s != nil && !isTrue(s.Optional) {
+			if s := from.ConfigMapRef; s != nil && !ptr.Deref(s.Optional, false) {
 				if f := missingKey(w, p.Namespace, "ConfigMap", s.Name, "", "the "+c.String()); f != nil {
 					return f
 				}
 			}
-			if s := from.SecretRef; s != nil && !isTrue(s.Optional) {
+			if s := from.SecretRef; s != nil && !ptr.Deref(s.Optional, false) {
 				if f := missingKey(w, p.Namespace, "Secret", s.Name, "", "the "+c.String()); f != nil {
 					return f
 				}
@@ -33,12 +34,12 @@ var starting = []rule[*corev1.Pod]{
 			if from == nil {
 				continue
 			}
-			if s := from.ConfigMapKeyRef; s != nil && !isTrue(s.Optional) {
+			if s := from.ConfigMapKeyRef; s != nil && !ptr.Deref(s.Optional, false) {
 				if f := missingKey(w, p.Namespace, "ConfigMap", s.Name, s.Key, "the variable "+variable.Name); f != nil {
 					return f
 				}
 			}
-			if s := from.SecretKeyRef; s != nil && !isTrue(s.Optional) {
+			if s := from.SecretKeyRef; s != nil && !ptr.Deref(s.Optional, false) {
 				if f := missingKey(w, p.Namespace, "Secret", s.Name, s.Key, "the variable "+variable.Name); f != nil {
 					return f
 				}
@@ -130,8 +131,6 @@ var starting = []rule[*corev1.Pod]{
 var noProgram = regexp.MustCompile(`exec: "([^"]+)": (?:executable file not found in \$PATH|stat [^:]+: no such file or directory|no such file or directory)`)
 
 var noInterpreter = regexp.MustCompile(`exec (\S+): no such file or directory$`)
-
-func isTrue(b *bool) bool { return b != nil && *b }
 
 // waitingFor applies a rule to the first container that the node cannot make. message is the node's.
 func waitingFor(find func(w *world, p *corev1.Pod, c container, message string) *finding) func(*world, *corev1.Pod) *finding {

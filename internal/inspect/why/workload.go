@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 )
 
 // workload is what all objects have in common that run pods.
@@ -163,13 +164,13 @@ func newestFirst(pods []corev1.Pod) []corev1.Pod {
 // deploymentRules are those that only Deployments have.
 var deploymentRules = []rule[*appsv1.Deployment]{
 	{"rollout-paused", func(_ *world, d *appsv1.Deployment) *finding {
-		if !d.Spec.Paused || d.Status.UpdatedReplicas >= replicas(d.Spec.Replicas) {
+		if !d.Spec.Paused || d.Status.UpdatedReplicas >= ptr.Deref(d.Spec.Replicas, 1) {
 			return nil
 		}
 		return found(fmt.Sprintf("kubectl -n %s rollout resume deployment/%s", d.Namespace, d.Name), "the Deployment is paused, so its newest version is not rolled out")
 	}},
 	{"no-replicas", func(_ *world, d *appsv1.Deployment) *finding {
-		if replicas(d.Spec.Replicas) > 0 {
+		if ptr.Deref(d.Spec.Replicas, 1) > 0 {
 			return nil
 		}
 		f := found(fmt.Sprintf("kubectl -n %s scale deployment/%s --replicas=1", d.Namespace, d.Name), "the Deployment has replicas: 0, so it runs no pod")
@@ -179,7 +180,7 @@ var deploymentRules = []rule[*appsv1.Deployment]{
 }
 
 func ofDeployment(w *world, d *appsv1.Deployment) *workload {
-	wanted := replicas(d.Spec.Replicas)
+	wanted := ptr.Deref(d.Spec.Replicas, 1)
 	o := &workload{Object: d, kind: "deployment", wanted: wanted, ready: min(d.Status.ReadyReplicas, d.Status.UpdatedReplicas), whole: fmt.Sprintf("%d of %d pods are ready", d.Status.ReadyReplicas, wanted)}
 	if d.Status.Replicas > d.Status.UpdatedReplicas {
 		o.ready = min(o.ready, wanted-1) // pods of the version before are still there
@@ -200,7 +201,7 @@ func ofDeployment(w *world, d *appsv1.Deployment) *workload {
 }
 
 func ofStatefulSet(s *appsv1.StatefulSet) *workload {
-	wanted := replicas(s.Spec.Replicas)
+	wanted := ptr.Deref(s.Spec.Replicas, 1)
 	return &workload{Object: s, kind: "statefulset", wanted: wanted, ready: s.Status.ReadyReplicas, makers: []metav1.Object{s}, whole: fmt.Sprintf("%d of %d pods are ready", s.Status.ReadyReplicas, wanted)}
 }
 
@@ -222,14 +223,14 @@ func ofDaemonSet(d *appsv1.DaemonSet) *workload {
 }
 
 func ofReplicaSet(r *appsv1.ReplicaSet) *workload {
-	wanted := replicas(r.Spec.Replicas)
+	wanted := ptr.Deref(r.Spec.Replicas, 1)
 	return &workload{Object: r, kind: "replicaset", wanted: wanted, ready: r.Status.ReadyReplicas, makers: []metav1.Object{r}, whole: fmt.Sprintf("%d of %d pods are ready", r.Status.ReadyReplicas, wanted)}
 }
 
 // jobRules are those that only Jobs have.
 var jobRules = []rule[*batchv1.Job]{
 	{"job-suspended", func(_ *world, j *batchv1.Job) *finding {
-		if !isTrue(j.Spec.Suspend) || jobCondition(j, batchv1.JobFailed) != nil || j.Status.CompletionTime != nil {
+		if !ptr.Deref(j.Spec.Suspend, false) || jobCondition(j, batchv1.JobFailed) != nil || j.Status.CompletionTime != nil {
 			return nil
 		}
 		f := found(fmt.Sprintf(`kubectl -n %s patch job %s --type=merge -p '{"spec":{"suspend":false}}'`, j.Namespace, j.Name), "the Job is suspended, so it runs no pod")
@@ -264,11 +265,11 @@ var jobRules = []rule[*batchv1.Job]{
 
 func ofJob(j *batchv1.Job) *workload {
 	wanted := int32(1)
-	if j.Status.CompletionTime != nil || isTrue(j.Spec.Suspend) {
+	if j.Status.CompletionTime != nil || ptr.Deref(j.Spec.Suspend, false) {
 		wanted = 0
 	}
 	o := &workload{Object: j, kind: "job", wanted: wanted, makers: []metav1.Object{j}, whole: "it is complete"}
-	if isTrue(j.Spec.Suspend) {
+	if ptr.Deref(j.Spec.Suspend, false) {
 		o.whole = "it wants no pod"
 	}
 	if j.Status.Ready != nil && *j.Status.Ready > 0 {
@@ -290,7 +291,7 @@ func jobCondition(j *batchv1.Job, kind batchv1.JobConditionType) *batchv1.JobCon
 var cronJobWay = []stage[*batchv1.CronJob]{
 	{name: "schedule", rules: []rule[*batchv1.CronJob]{
 		{"cronjob-suspended", func(_ *world, c *batchv1.CronJob) *finding {
-			if !isTrue(c.Spec.Suspend) {
+			if !ptr.Deref(c.Spec.Suspend, false) {
 				return nil
 			}
 			f := found(fmt.Sprintf(`kubectl -n %s patch cronjob %s --type=merge -p '{"spec":{"suspend":false}}'`, c.Namespace, c.Name), "the CronJob is suspended, so it makes no Jobs")
@@ -365,13 +366,6 @@ func workloadSteps[T any](w *world, object T, rules []rule[T], as func() *worklo
 		return steps
 	}
 	return append(steps, walk(w, as(), workloadWay)...)
-}
-
-func replicas(n *int32) int32 {
-	if n == nil {
-		return 1
-	}
-	return *n
 }
 
 // selectorText returns the words about a selector.

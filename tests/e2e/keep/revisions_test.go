@@ -196,6 +196,12 @@ func change(c *cluster.Cluster) (first, last *corev1.ConfigMap) {
 		if last = object; first == nil {
 			first = object
 		}
+		if step%3 == 2 {
+			patch := fmt.Appendf(nil, `{"data":{"changed":"%d"}}`, rand.Int64())
+			if _, err := objects.Patch(ctx, name(rand.IntN(step)), types.MergePatchType, patch, metav1.PatchOptions{}); err != nil && !apierrors.IsNotFound(err) {
+				c.Fatal(err)
+			}
+		}
 		if step%2 == 1 {
 			if err := objects.Delete(ctx, name(rand.IntN(step)), metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
 				c.Fatal(err)
