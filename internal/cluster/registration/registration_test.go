@@ -397,3 +397,18 @@ func TestRevoke(t *testing.T) {
 		}
 	}
 }
+
+// The fake client gives out its own objects, so a change to one would show in its store.
+func TestWithoutPassword(t *testing.T) {
+	stored := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "edge"}, Data: map[string][]byte{"hash": []byte("secret")}}
+	cached, err := withoutPassword(stored)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if secret := cached.(*corev1.Secret); secret.Data != nil || secret.Name != "edge" {
+		t.Errorf("the cache keeps %v of the Secret", secret)
+	}
+	if len(stored.Data) != 1 {
+		t.Error("the object of the API client has lost its data")
+	}
+}

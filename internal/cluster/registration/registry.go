@@ -149,12 +149,16 @@ func registrationsOf(client kubernetes.Interface) *cache.ListWatch {
 }
 
 // withoutPassword is a cache.TransformFunc that drops the hash, which is read when a node
-// joins.
+// joins. It changes a copy: client-go's fake client shares the objects that it stores with
+// the watches that begin after their creation.
 func withoutPassword(object any) (any, error) {
-	if secret, ok := object.(*corev1.Secret); ok {
-		secret.Data, secret.ManagedFields = nil, nil
+	secret, ok := object.(*corev1.Secret)
+	if !ok {
+		return object, nil
 	}
-	return object, nil
+	trimmed := *secret
+	trimmed.Data, trimmed.ManagedFields = nil, nil
+	return &trimmed, nil
 }
 
 // secretIs takes in a registration that is new or has changed.
