@@ -181,8 +181,12 @@ $(BUILD)/debian.stamp: scripts/bundle.sh scripts/aptlists.sh | packages
 
 # -- Tests --------------------------------------------------------------------
 
-.PHONY: test lint vet unit upstream fuzz fuzz-quick integration e2e machines machines-quick conformance conformance-quick conformance-storage conformance-gateway bench
-test: vet lint unit fuzz-quick integration machines-quick conformance-quick ## vet, linters, unit tests, short fuzzing, integration tests, a machine with systemd, some conformance tests
+.PHONY: test check proof lint vet unit upstream fuzz fuzz-quick integration claims e2e machines machines-quick conformance conformance-quick conformance-storage conformance-gateway bench
+test: check proof ## what CI runs: check, and then proof
+
+check: vet lint unit fuzz-quick ## vet, linters, unit tests, short fuzzing
+
+proof: integration claims machines-quick conformance-quick ## kedge with real containers: integration tests, the scenarios of SECURITY.md, a machine with systemd, some conformance tests (root)
 
 vet: ## go vet
 	go vet ./...
@@ -243,6 +247,11 @@ e2e: bin/kedge $(NEXT) $(BUILD)/busybox $(BUILD)/prometheus $(BUILD)/versitygw $
 	KEDGE_BINARY=$(CURDIR)/bin/kedge KEDGE_NEXT=$(CURDIR)/$(NEXT) \
 		KEDGE_OLDER=$(CURDIR)/$(call older,$(OLDER)) KEDGE_OLDEST=$(CURDIR)/$(call older,$(OLDEST)) \
 		$(GOTEST_V) -p 2 -parallel 2 -timeout 60m ./tests/e2e/...
+
+# TestKill9 kills only five times here.
+claims: bin/kedge $(BUILD)/busybox $(GOTESTSUM) ## those of tests/e2e that SECURITY.md names, and those behind "nothing is lost" (root)
+	@scripts/need.sh nftables
+	KILL9=5 KEDGE_BINARY=$(CURDIR)/bin/kedge $(GOTEST_V) -p 2 -parallel 2 -timeout 60m $$(scripts/claims.sh)
 
 # The tests make the files of the machines that they run, with the rules below.
 MACHINES_TEST := KEDGE_BINARY=$(CURDIR)/bin/kedge $(GOTEST_V) -timeout 6h ./tests/machines

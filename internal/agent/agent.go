@@ -31,6 +31,7 @@ import (
 	"github.com/kedge-dev/kedge/internal/node/csi"
 	"github.com/kedge-dev/kedge/internal/node/network"
 	"github.com/kedge-dev/kedge/internal/node/proxy"
+	"github.com/kedge-dev/kedge/internal/node/recorder"
 )
 
 // AddTo adds a node's components to group. Those that call the API come after the
@@ -98,6 +99,8 @@ type Config struct {
 	Certificates Certificates
 	// Metrics says what the node serves of the metrics of this process.
 	Metrics *metrics.Division
+	// Recorder is the flight recorder of this host.
+	Recorder *recorder.Recorder
 	// Server is what a server in this process gives to its own node. It is zero on agents.
 	Server Server
 }

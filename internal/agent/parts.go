@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"net/http"
 	"slices"
 	"time"
 
@@ -24,6 +25,7 @@ import (
 	"github.com/kedge-dev/kedge/internal/node/nodewatch"
 	"github.com/kedge-dev/kedge/internal/node/policy"
 	"github.com/kedge-dev/kedge/internal/node/proxy"
+	"github.com/kedge-dev/kedge/internal/node/recorder"
 )
 
 // follow returns what tells the node something, again and again: the server in this process, or
@@ -93,7 +95,7 @@ func (n *node) kubelet(policies *policy.Policy) *kubelet.Kubelet {
 		CredentialProviders: n.Settings.ImageCredentialProviderBinDir,
 		CredentialConfig:    n.Settings.ImageCredentialProviderConfig,
 
-		Paths: n.Metrics.Paths(metrics.Kubelet),
+		Paths: n.paths(),
 		Args:  n.Settings.KubeletArgs,
 	}
 	if n.own != nil {
@@ -105,6 +107,13 @@ func (n *node) kubelet(policies *policy.Policy) *kubelet.Kubelet {
 	made, fault := kubelet.New(settings)
 	n.faults = append(n.faults, fault)
 	return made
+}
+
+// paths are what the kubelet's port answers in place of upstream's kubelet, and besides it.
+func (n *node) paths() map[string]http.Handler {
+	paths := n.Metrics.Paths(metrics.Kubelet)
+	paths[recorder.Path] = n.Recorder
+	return paths
 }
 
 // network connects the node's pods with those of other nodes.

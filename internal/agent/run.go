@@ -154,7 +154,8 @@ func addComponents(group *component.Group, cfg *config.Config, process *Process,
 	if driver != nil {
 		told.Storage = status.Volumes(driver, objects.Informers)
 	}
-	if err := AddCommon(group, identity.Host, cfg.Node, cluster, clock, local.With(status.New(told))); err != nil {
+	flight := NewRecorder(dir)
+	if err := AddCommon(group, identity.Host, cfg.Node, cluster, clock, flight, local.With(status.New(told))); err != nil {
 		return err
 	}
 	keeper := newKeeper(identity, clients, clock)
@@ -184,7 +185,8 @@ func addComponents(group *component.Group, cfg *config.Config, process *Process,
 			ServingCertFile: identity.ServingCertFile(), ServingKeyFile: identity.ServingKeyFile(),
 			ClientCAFile: identity.ClientCAFile(), TLS: own(),
 		},
-		Metrics: metrics.Divide(Metered(cluster)...),
+		Metrics:  metrics.Divide(Metered(cluster)...),
+		Recorder: flight,
 	}, objects, nil)
 	if err != nil {
 		return err

@@ -82,6 +82,7 @@ func newApp(work *workload) *cli.App {
 			crictlCommand(),
 			ctrCommand(),
 			whyCommand(),
+			recorderCommand(),
 			statusCommand(),
 			configCommand(),
 			logLevelCommand(),

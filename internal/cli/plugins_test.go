@@ -7,11 +7,11 @@ import (
 	"testing"
 )
 
-// recorder is a kubectl.PluginHandler that only remembers the environment.
-type recorder struct{ env []string }
+// rememberer is a kubectl.PluginHandler that only remembers the environment.
+type rememberer struct{ env []string }
 
-func (*recorder) Lookup(string) (string, bool) { return "", false }
-func (r *recorder) Execute(_ string, _, env []string) error {
+func (*rememberer) Lookup(string) (string, bool) { return "", false }
+func (r *rememberer) Execute(_ string, _, env []string) error {
 	r.env = env
 	return nil
 }
@@ -32,7 +32,7 @@ func TestPluginEnvironment(t *testing.T) {
 			}
 		}
 		t.Setenv("PATH", folder)
-		var r recorder
+		var r rememberer
 		if err := (plugins{&r}).Execute("kubectl-own", nil, given); err != nil {
 			t.Fatal(err)
 		}

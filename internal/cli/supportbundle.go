@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -22,7 +23,9 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/host"
 	"github.com/kedge-dev/kedge/internal/base/localapi"
 	"github.com/kedge-dev/kedge/internal/base/logging"
+	"github.com/kedge-dev/kedge/internal/base/recording"
 	"github.com/kedge-dev/kedge/internal/cluster/join"
+	"github.com/kedge-dev/kedge/internal/inspect/flight"
 	"github.com/kedge-dev/kedge/internal/inspect/settings"
 	"github.com/kedge-dev/kedge/internal/inspect/status"
 	"github.com/kedge-dev/kedge/internal/inspect/support"
@@ -124,8 +127,25 @@ func ownParts(dir datadir.Dir) []support.Part {
 			err := printChecks(&text, host.CheckHost(ctx, host.CheckConfig{DataDir: string(dir)}))
 			return text.Bytes(), err
 		}},
+		{Name: "recorder.txt", Get: recorded(dir, flight.Flight.Table)},
+		{Name: "recorder.json", Get: recorded(dir, flight.Flight.JSON)},
 		{Name: "profiles/goroutine.txt", Get: profiled(settings.AskGoroutines)},
 		{Name: "profiles/heap.pb.gz", Get: profiled(settings.AskHeap)},
+	}
+}
+
+// recorded is the recording of the last day.
+func recorded(dir datadir.Dir, print func(flight.Flight, io.Writer) error) func(context.Context) ([]byte, error) {
+	return func(context.Context) ([]byte, error) {
+		now := time.Now()
+		shown := flight.Flight{From: now.Add(-recording.Kept), To: now}
+		var err error
+		if shown.Recording, err = recording.Of(dir).Read(shown.From, shown.To); err != nil {
+			return nil, err
+		}
+		var text bytes.Buffer
+		err = print(shown, &text)
+		return text.Bytes(), err
 	}
 }
 

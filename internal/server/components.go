@@ -305,8 +305,9 @@ func (s *server) nodeConfig() agent.Config {
 			ServingCertFile: s.certificates.KubeletServingCertFile, ServingKeyFile: s.certificates.KubeletServingKeyFile,
 			ClientCAFile: s.certificates.ClientCAFile, TLS: s.certificates.NodeTLS(),
 		},
-		Metrics: s.metrics,
-		Server:  s.told,
+		Metrics:  s.metrics,
+		Recorder: s.recorder,
+		Server:   s.told,
 	}
 	if s.others != nil {
 		settings.Servers = s.others

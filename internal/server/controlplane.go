@@ -47,7 +47,7 @@ func (s *server) newLeader() *election.Election {
 	if !s.roles.elects() {
 		return nil
 	}
-	return election.New(election.Config{Client: s.api.ClientConfig("system:kedge:election"), Identity: s.identity()})
+	return election.New(election.Config{Client: s.api.ClientConfig("system:kedge:election"), Identity: s.identity(), OnLeader: s.noteLeader})
 }
 
 // encryptionKeeper changes keys, and how objects are stored.

@@ -32,6 +32,7 @@ import (
 	"github.com/kedge-dev/kedge/internal/datastore/backup/volumebackups"
 	"github.com/kedge-dev/kedge/internal/datastore/choice"
 	"github.com/kedge-dev/kedge/internal/node/csi"
+	"github.com/kedge-dev/kedge/internal/node/recorder"
 )
 
 // stopTimeout is how long a server may take to stop. Pods keep running.
@@ -141,7 +142,7 @@ func Run(ctx context.Context, cfg *config.Config, process *agent.Process, local 
 // order.
 func (s *server) addTo(group *component.Group, listener net.Listener) error {
 	s.prepare(listener)
-	if err := agent.AddCommon(group, s.node, s.cfg.Node, s.cfg.Cluster, s.clock, s.local.With(s.newStatus(group))); err != nil {
+	if err := agent.AddCommon(group, s.node, s.cfg.Node, s.cfg.Cluster, s.clock, s.recorder, s.local.With(s.newStatus(group))); err != nil {
 		return err
 	}
 	group.Add(s.local.With(s.newKeeper()))
@@ -196,6 +197,7 @@ func (s *server) addControlPlane(group *component.Group, objects, registrations 
 		}
 		group.Add(s.helm(), s.api, leader, objects)
 	}
+	group.Add(s.moments(), objects)
 	group.Add(s.dnsEndpoints(), objects)
 	group.Add(s.vip(), objects)
 }
@@ -230,6 +232,8 @@ type server struct {
 	tunnels      *tunnel.Server
 	metrics      *metrics.Division
 
+	recorder *recorder.Recorder
+
 	api    *api
 	driver *csi.Driver
 	// nodesClient is for the registrations of nodes.
@@ -261,6 +265,7 @@ func (s *server) prepare(listener net.Listener) {
 	if s.nodesClient, fault = kubernetes.NewForConfig(s.api.ClientConfig("system:kedge:supervisor")); fault != nil {
 		s.faults = append(s.faults, fmt.Errorf("make client: %w", fault))
 	}
+	s.recorder = agent.NewRecorder(s.dir, s.curves()...)
 	s.newPolicies()
 	s.newGateway()
 	s.newPlans()

@@ -19,6 +19,9 @@ const RunDir = "/run/kedge"
 // HelpersLink is a link to the folder of the helpers that the running kedge uses.
 const HelpersLink = RunDir + "/bin"
 
+// RecordingMemory is the folder in memory of the flight recorder.
+const RecordingMemory = RunDir + "/recorder"
+
 // RuntimeLink is a link to the socket of the container runtime that the running kedge
 // uses, which may be the user's own.
 const RuntimeLink = RunDir + "/cri.sock"
@@ -215,13 +218,16 @@ func (d Dir) ContainerdDropIns() []string {
 	return []string{"/etc/kedge/containerd/*.toml", d.join("agent", "etc", "containerd", "config-v3.toml.d", "*.toml")}
 }
 
+// Recording is the folder of what the flight recorder keeps.
+func (d Dir) Recording() string { return d.join("recorder") }
+
 // RegistryCerts is the folder of registry settings, a folder for each host.
 func (d Dir) RegistryCerts() string { return d.join("agent", "etc", "containerd", "certs.d") }
 
 // All returns everything that kedge makes in the data directory. The directory may hold
 // other files of the user.
 func (d Dir) All() []string {
-	return []string{d.Server(), string(d.Adopting()), d.join("agent"), d.Storage(), d.Assets(), d.Upgrade(), d.ClockFile(), d.TrustedCA(), d.LockFile()}
+	return []string{d.Server(), string(d.Adopting()), d.join("agent"), d.Storage(), d.Assets(), d.Upgrade(), d.Recording(), d.ClockFile(), d.TrustedCA(), d.LockFile()}
 }
 
 // MakeServer makes the folders of a server that are missing.

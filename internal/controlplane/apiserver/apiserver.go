@@ -115,6 +115,8 @@ type Server struct {
 	options *options.ServerRunOptions
 	log     *logrus.Entry
 	damaged *damagedObjects
+	// answered counts requests, and answering is how long they took, in nanoseconds.
+	answered, answering atomic.Int64
 
 	mu sync.RWMutex
 	// serving is nil before the server can answer and after it has stopped.

@@ -4,6 +4,8 @@ import (
 	"context"
 	"net/http"
 	"slices"
+	"strings"
+	"time"
 
 	"k8s.io/apiserver/pkg/apis/apiserver"
 )
@@ -55,7 +57,23 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
 	defer context.AfterFunc(served.ctx, cancel)()
+	began := time.Now()
 	served.handler.ServeHTTP(w, r.WithContext(ctx))
+	if !lasting(r) {
+		s.answered.Add(1)
+		s.answering.Add(int64(time.Since(began)))
+	}
+}
+
+// lasting tells whether a request lasts as long as its client wants: a watch, a log that is followed, or a connection.
+func lasting(r *http.Request) bool {
+	return strings.Contains(r.URL.RawQuery, "watch=") || strings.Contains(r.URL.RawQuery, "follow=") || r.Header.Get("Upgrade") != ""
+}
+
+// Answered returns how many requests were answered since the start, and how long that took altogether. Watches and
+// connections do not count.
+func (s *Server) Answered() (count int64, took time.Duration) {
+	return s.answered.Load(), time.Duration(s.answering.Load())
 }
 
 func unavailable(w http.ResponseWriter) {

@@ -62,6 +62,9 @@ type Config struct {
 	// Identity is unique to this server and stays the same after a restart, so
 	// that a restarted server need not wait until its own Lease expires.
 	Identity string
+	// OnLeader is called with the identity of the server that is elected, when that changes. It may be nil, and must not
+	// call the Election.
+	OnLeader func(identity string)
 }
 
 // Election is the component that takes part in the election as long as it runs.
@@ -73,6 +76,7 @@ type Election struct {
 	config   *rest.Config
 	// locks holds the Lease, and watches follows it.
 	locks, watches kubernetes.Interface
+	onLeader       func(identity string)
 
 	mu sync.Mutex
 	// changed is closed and replaced when term or leader changes.
@@ -100,6 +104,7 @@ func New(c Config) *Election {
 		identity: c.Identity,
 		log:      logrus.WithField("component", "election"),
 		config:   c.Client,
+		onLeader: c.OnLeader,
 		changed:  make(chan struct{}),
 	}
 }
@@ -191,7 +196,7 @@ func (e *Election) begin(ctx context.Context) {
 		}
 		e.log.Info("This server runs the cluster's controllers and scheduler")
 		e.term = &term{ctx: ctx}
-		e.leader = e.identity
+		e.leadsLocked(e.identity)
 	})
 }
 
@@ -218,8 +223,16 @@ func (e *Election) follow(leader string) {
 		if e.term == nil && e.leader != leader {
 			e.log.Infof("Server %s runs the cluster's controllers and scheduler", leader)
 		}
-		e.leader = leader
+		e.leadsLocked(leader)
 	})
+}
+
+// leadsLocked takes in which server is elected.
+func (e *Election) leadsLocked(identity string) {
+	if e.leader != identity && e.onLeader != nil {
+		e.onLeader(identity)
+	}
+	e.leader = identity
 }
 
 // change makes a change and wakes the goroutines that wait for one.

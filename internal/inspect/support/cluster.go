@@ -12,6 +12,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"sigs.k8s.io/yaml"
+
+	"github.com/kedge-dev/kedge/internal/base/events"
 )
 
 // page is how many objects are asked for at once.
@@ -25,7 +27,7 @@ func Cluster(client kubernetes.Interface) []Part {
 		{"cluster/nodes.yaml", func(ctx context.Context) ([]byte, error) { return nodes(ctx, client) }},
 		{"cluster/pods.yaml", func(ctx context.Context) ([]byte, error) { return pods(ctx, client) }},
 		{"cluster/volumes.yaml", func(ctx context.Context) ([]byte, error) { return volumes(ctx, client) }},
-		{"cluster/events.txt", func(ctx context.Context) ([]byte, error) { return events(ctx, client) }},
+		{"cluster/events.txt", func(ctx context.Context) ([]byte, error) { return eventsText(ctx, client) }},
 	}
 }
 
@@ -157,13 +159,7 @@ func volumes(ctx context.Context, client kubernetes.Interface) ([]byte, error) {
 	return yaml.Marshal(shown)
 }
 
-// ownWords are the reasons of events that quote the output of a program in a pod, or its
-// arguments (pkg/kubelet/events/event.go).
-//
-//upstream:relies-on k8s.io/kubernetes/pkg/kubelet/events/event.go
-var ownWords = []string{"Unhealthy", "ProbeWarning", "FailedPostStartHook", "FailedPreStopHook"}
-
-func events(ctx context.Context, client kubernetes.Interface) ([]byte, error) {
+func eventsText(ctx context.Context, client kubernetes.Interface) ([]byte, error) {
 	list, err := client.CoreV1().Events("").List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return nil, err
@@ -171,12 +167,8 @@ func events(ctx context.Context, client kubernetes.Interface) ([]byte, error) {
 	slices.SortFunc(list.Items, func(a, b corev1.Event) int { return cmp.Compare(seen(&a).Unix(), seen(&b).Unix()) })
 	var text strings.Builder
 	for _, e := range list.Items {
-		message := e.Message
-		if slices.Contains(ownWords, e.Reason) {
-			message, _, _ = strings.Cut(message, ":")
-		}
 		fmt.Fprintf(&text, "%s %s %s %s/%s/%s %d times: %s\n", seen(&e).Format(time.RFC3339), e.Type, e.Reason,
-			e.InvolvedObject.Kind, e.InvolvedObject.Namespace, e.InvolvedObject.Name, max(e.Count, 1), strings.ReplaceAll(message, "\n", " "))
+			e.InvolvedObject.Kind, e.InvolvedObject.Namespace, e.InvolvedObject.Name, max(e.Count, 1), strings.ReplaceAll(events.WithoutOwnWords(&e), "\n", " "))
 	}
 	return []byte(text.String()), nil
 }

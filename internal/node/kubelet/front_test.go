@@ -15,9 +15,11 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/kubernetes/pkg/kubelet/server"
+
+	"github.com/kedge-dev/kedge/internal/node/recorder"
 )
 
-// callers lets the token "good" read the metrics of node-1, and knows the token "other".
+// callers lets the token "good" read the metrics of node-1, and "admin" the rest. It knows the token "other".
 func callers() server.AuthInterface {
 	known := authenticator.RequestFunc(func(r *http.Request) (*authenticator.Response, bool, error) {
 		switch token := r.Header.Get("Authorization"); token {
@@ -34,6 +36,8 @@ func callers() server.AuthInterface {
 		case a.GetUser().GetName() == "broken":
 			return authorizer.DecisionNoOpinion, "", errors.New("the API is away")
 		case a.GetUser().GetName() == "good" && right == "get nodes/metrics node-1":
+			return authorizer.DecisionAllow, "", nil
+		case a.GetUser().GetName() == "admin" && right == "get nodes/proxy node-1":
 			return authorizer.DecisionAllow, "", nil
 		default:
 			return authorizer.DecisionNoOpinion, right, nil
@@ -63,7 +67,7 @@ func TestFront(t *testing.T) {
 				chosen++
 				return nil, nil
 			}}
-			f := &front{paths: map[string]http.Handler{"/metrics": says("ours"), "/metrics/dns": says("dns")}, auth: callers()}
+			f := &front{paths: map[string]http.Handler{"/metrics": says("ours"), "/metrics/dns": says("dns"), recorder.Path: says("recording")}, auth: callers()}
 			f.standBefore(config)
 			upstream := &http.Server{Handler: says("upstream's"), TLSConfig: config}
 			listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -108,6 +112,9 @@ func TestFront(t *testing.T) {
 				{"/metrics/cadvisor", "good", 200, "upstream's"},
 				{"/healthz", "", 200, "upstream's"},
 				{"/metrics", "", 401, "Unauthorized\n"},
+				{recorder.Path, "admin", 200, "recording"},
+				{recorder.Path, "good", 403, "Forbidden\n"},
+				{recorder.Path, "", 401, "Unauthorized\n"},
 				{"/metrics", "fault", 401, "Unauthorized\n"},
 				{"/metrics/dns", "other", 403, "Forbidden\n"},
 				{"/metrics/dns", "broken", 500, "Internal Server Error\n"},

@@ -256,9 +256,9 @@ func TestOneServer(t *testing.T) {
 	t.Logf("%s", must(t, host, "status"))
 }
 
-// TestThreeServers tests three servers with etcd: each server sees at once what another one has
+// TestSeveralServers tests three servers with etcd: each server sees at once what another one has
 // changed. A server that was down sees it when it is back.
-func TestThreeServers(t *testing.T) {
+func TestSeveralServers(t *testing.T) {
 	t.Parallel()
 	harness.Require(t)
 	network := harness.NewNetwork(t)

@@ -31,9 +31,9 @@ func TestEtcd(t *testing.T) {
 	saved.WantRestored()
 }
 
-// TestThreeServers saves on one of three servers and restores on another one. The others join that one
+// TestRestoreOnOther saves on one of three servers and restores on another one. The others join that one
 // again.
-func TestThreeServers(t *testing.T) {
+func TestRestoreOnOther(t *testing.T) {
 	t.Parallel()
 	harness.Require(t)
 	network := harness.NewNetwork(t)

@@ -284,8 +284,6 @@ func refusals(c *cluster.Cluster, name string) {
 	if err != nil {
 		c.Fatal(err)
 	}
-	flipped := slices.Clone(whole)
-	flipped[len(flipped)-len(flipped)/8] ^= 1
 	manifest := slices.Clone(whole)
 	manifest[300] ^= 1
 	for _, test := range []struct {
@@ -293,7 +291,7 @@ func refusals(c *cluster.Cluster, name string) {
 		content []byte
 		want    string
 	}{
-		{"a bit is another", flipped, "damaged"},
+		{"some bits are others", cluster.Flipped(whole), "damaged"},
 		{"a bit of the manifest is another", manifest, "its checksum does not match"},
 		{"the end is missing", whole[:len(whole)*2/3], "is cut off"},
 		{"nearly all is missing", whole[:20], "damaged"},

@@ -163,14 +163,12 @@ func (s *Saved) Refusals(other string) {
 	if err != nil {
 		s.Fatal(err)
 	}
-	flipped := slices.Clone(whole)
-	flipped[len(flipped)-len(flipped)/8] ^= 1
 	for _, test := range []struct {
 		name    string
 		content []byte
 		want    []string
 	}{
-		{"a bit is another", flipped, []string{"damaged"}},
+		{"some bits are others", Flipped(whole), []string{"damaged"}},
 		{"the end is missing", whole[:len(whole)*2/3], []string{"is cut off"}},
 		{"something else", bytes.Repeat([]byte("no snapshot "), 100), []string{"is not a snapshot of kedge"}},
 		{"of a newer kedge", s.With(whole, "kedge", "v1.99.0+kedge.1"), []string{"newer than this one"}},
@@ -180,6 +178,17 @@ func (s *Saved) Refusals(other string) {
 		s.Server.Host.WriteFile(Attempt, string(test.content))
 		s.RefusedSnapshot(s.Server.Host, test.want, "restore", Attempt)
 	}
+}
+
+// Flipped returns a snapshot with another bit in each of some bytes. A single bit may mean nothing: compressed data have
+// bits that no reader needs.
+func Flipped(snapshot []byte) []byte {
+	flipped := slices.Clone(snapshot)
+	begin := len(flipped) - len(flipped)/8
+	for i := range flipped[begin : begin+32] {
+		flipped[begin+i] ^= 1
+	}
+	return flipped
 }
 
 // With returns a snapshot whose manifest has another value for key, and a valid checksum.
