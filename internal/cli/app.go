@@ -83,6 +83,7 @@ func newApp(work *workload) *cli.App {
 			ctrCommand(),
 			whyCommand(),
 			recorderCommand(),
+			consoleCommand(),
 			statusCommand(),
 			configCommand(),
 			logLevelCommand(),

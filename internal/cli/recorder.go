@@ -1,19 +1,17 @@
 package cli
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
 	"time"
 
 	"github.com/urfave/cli/v2"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/kedge-dev/kedge/internal/base/datadir"
 	"github.com/kedge-dev/kedge/internal/base/recording"
 	"github.com/kedge-dev/kedge/internal/inspect/flight"
-	"github.com/kedge-dev/kedge/internal/node/recorder"
+	"github.com/kedge-dev/kedge/internal/inspect/why"
 )
 
 // past is the value of a flag that takes how long before now something began.
@@ -65,7 +63,10 @@ func showRecording(c *cli.Context, since time.Duration) error {
 	if shown.Node == "" {
 		shown.Recording, err = recordingHere(c, shown.From, shown.To)
 	} else {
-		shown.Recording, err = recordingOf(c, shown.Node, since)
+		var clients why.Clients
+		if clients, _, err = asUser(c); err == nil {
+			shown.Recording, err = flight.Ask(c.Context, clients.Kubernetes.CoreV1().RESTClient(), shown.Node, since)
+		}
 	}
 	if err != nil {
 		return err
@@ -83,25 +84,4 @@ func recordingHere(c *cli.Context, from, to time.Time) (*recording.Recording, er
 		return nil, err
 	}
 	return recording.Of(datadir.Dir(cfg.DataDir)).Read(from, to)
-}
-
-// recordingOf asks a node for its recording, by way of the API.
-func recordingOf(c *cli.Context, node string, since time.Duration) (*recording.Recording, error) {
-	clients, _, err := asUser(c)
-	if err != nil {
-		return nil, err
-	}
-	ctx, cancel := context.WithTimeout(c.Context, time.Minute)
-	defer cancel()
-	text, err := clients.Kubernetes.CoreV1().RESTClient().Get().Resource("nodes").Name(node).SubResource("proxy").
-		Suffix(recorder.Path).Param("since", since.String()).DoRaw(ctx)
-	switch {
-	case apierrors.IsNotFound(err):
-		return nil, fmt.Errorf("the cluster has no node %s, or its kedge is older and has no recorder: `kedge kubectl get nodes` lists the nodes with their versions", node)
-	case apierrors.IsForbidden(err):
-		return nil, fmt.Errorf("%w: use the kubeconfig of an administrator, or run `kedge recorder` on that host", err)
-	case err != nil:
-		return nil, fmt.Errorf("ask node %s for its recording: %w. If the node is not ready, run `kedge recorder` on that host", node, err)
-	}
-	return recording.Parse(text), nil
 }

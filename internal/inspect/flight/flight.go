@@ -48,12 +48,12 @@ func (f Flight) Table(w io.Writer) error {
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(table, "\t\tLAST\tMEAN\tHIGHEST\tAT")
 	for i, curve := range f.Curves {
-		s := f.summary(i)
-		if s.count == 0 {
+		s := f.Summary(i)
+		if s.Count == 0 {
 			continue
 		}
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\n", printable(curve.Title), f.line(i, step, s.highest),
-			amount(s.last, curve.Unit), amount(s.mean, curve.Unit), amount(s.highest, curve.Unit), s.at.Local().Format(time.TimeOnly))
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\n", printable(curve.Title), f.line(i, step, s.Highest),
+			Amount(s.Last, curve.Unit), Amount(s.Mean, curve.Unit), Amount(s.Highest, curve.Unit), s.At.Local().Format(time.TimeOnly))
 	}
 	if err := table.Flush(); err != nil {
 		return err
@@ -77,26 +77,29 @@ func printable(text string) string {
 	return foreigntext.Printable(strings.ReplaceAll(text, "\n", " "))
 }
 
-// summary is a curve in numbers.
-type summary struct {
-	last, mean, highest float64
-	at                  time.Time
-	count               int
+// Summary is a curve in numbers.
+type Summary struct {
+	Last, Mean, Highest float64
+	// At is when the curve was at its highest.
+	At time.Time
+	// Count is how many samples are known.
+	Count int
 }
 
-func (f Flight) summary(curve int) (s summary) {
+// Summary returns a curve in numbers.
+func (f Flight) Summary(curve int) (s Summary) {
 	sum := 0.0
 	for _, sample := range f.Samples {
 		v := sample.Value(curve)
 		if math.IsNaN(v) {
 			continue
 		}
-		if s.count++; s.count == 1 || v > s.highest {
-			s.highest, s.at = v, sample.At
+		if s.Count++; s.Count == 1 || v > s.Highest {
+			s.Highest, s.At = v, sample.At
 		}
-		s.last, sum = v, sum+v
+		s.Last, sum = v, sum+v
 	}
-	s.mean = sum / float64(s.count)
+	s.Mean = sum / float64(s.Count)
 	return s
 }
 
@@ -131,8 +134,8 @@ func (f Flight) line(curve int, step time.Duration, highest float64) string {
 	return string(drawn)
 }
 
-// amount prints a value with its unit.
-func amount(v float64, unit string) string {
+// Amount prints a value with its unit.
+func Amount(v float64, unit string) string {
 	switch unit {
 	case "B", "B/s":
 		return humanize.IBytes(uint64(max(v, 0))) + strings.TrimPrefix(unit, "B")
