@@ -242,7 +242,7 @@ older = $(BUILD)/older/$(1)/kedge
 # Tests in which kedge upgrades itself need a later version of the same commit.
 NEXT := $(BUILD)/next/kedge
 
-e2e: bin/kedge $(NEXT) $(BUILD)/busybox $(BUILD)/prometheus $(BUILD)/versitygw $(GOTESTSUM) $(call older,$(OLDER)) $(call older,$(OLDEST)) ## tests/e2e: one folder per scenario (root)
+e2e: bin/kedge $(NEXT) $(BUILD)/busybox $(BUILD)/prometheus $(BUILD)/versitygw $(BUILD)/axe.min.js $(GOTESTSUM) $(call older,$(OLDER)) $(call older,$(OLDEST)) ## tests/e2e: one folder per scenario (root)
 	@scripts/need.sh nftables
 	KEDGE_BINARY=$(CURDIR)/bin/kedge KEDGE_NEXT=$(CURDIR)/$(NEXT) \
 		KEDGE_OLDER=$(CURDIR)/$(call older,$(OLDER)) KEDGE_OLDEST=$(CURDIR)/$(call older,$(OLDEST)) \
@@ -298,6 +298,14 @@ $(BUILD)/prometheus: scripts/debianprogram.sh scripts/aptlists.sh
 # A server of S3, for backups.
 $(BUILD)/versitygw:
 	GOFLAGS= GOARCH= CGO_ENABLED=0 GOBIN=$(CURDIR)/$(BUILD) go install -trimpath -ldflags '-s -w' github.com/versity/versitygw/cmd/versitygw@v1.8.0
+
+# It finds what keeps people from using a page.
+AXE := 4.14.1
+$(BUILD)/axe.min.js:
+	@command -v npm >/dev/null || scripts/need.sh npm
+	mkdir -p $(BUILD)/axe
+	cd $(BUILD)/axe && npm pack --silent axe-core@$(AXE) && tar -xzf axe-core-$(AXE).tgz
+	mv $(BUILD)/axe/package/axe.min.js $@
 
 CONFORMANCE := build/conformance
 CONFORMANCE_TEST := KUBE_WATCHCACHE_CONSISTENCY_CHECKER=true KEDGE_BINARY=$(CURDIR)/bin/kedge go test -count=1 -timeout 6h -v ./tests/conformance

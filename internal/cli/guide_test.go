@@ -27,7 +27,7 @@ var notRun = []string{
 	"needs a second host", "needs several hosts", "needs the internet", "needs a release", "needs an archive",
 	"needs etcdctl", "needs Docker", "needs age and jq", "needs the runtime on the node", "needs a cluster without flannel",
 	"needs new authorities", "stops kedge", "restarts kedge", "starts another kedge", "builds kedge", "compiles",
-	"takes minutes",
+	"takes minutes", "runs until it is ended",
 }
 
 func pages(t *testing.T) []guide.Page {

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -28,7 +29,7 @@ import (
 const User = "system:kedge:recorder"
 
 const (
-	// quiet is how long nothing more is noted of an object for the same reason.
+	// quiet is how long nothing more is noted of an object for the same reason. One pod of a workload stands for all.
 	quiet = 10 * time.Minute
 	// most is how many objects and reasons are remembered for that.
 	most = 1000
@@ -63,6 +64,10 @@ func says(event *corev1.Event) bool {
 	}
 	return event.Type == corev1.EventTypeWarning || slices.Contains(notable, event.Reason)
 }
+
+// workload matches what controllers add to the name of a workload for its pods: the hash of a ReplicaSet, and random letters
+// (k8s.io/apimachinery/pkg/util/rand, SafeEncodeString).
+var workload = regexp.MustCompile(`(-[bcdfghjklmnpqrstvwxz2456789]{6,10})?-[bcdfghjklmnpqrstvwxz2456789]{5}$`)
 
 // New returns the component. client calls as User. note takes each moment.
 func New(client *rest.Config, note func(recording.Moment)) component.Component {
@@ -133,7 +138,7 @@ func (f *follower) take(event *corev1.Event) {
 		return
 	}
 	object := event.InvolvedObject
-	key := [4]string{object.Kind, object.Namespace, object.Name, event.Reason}
+	key := [4]string{object.Kind, object.Namespace, workload.ReplaceAllString(object.Name, ""), event.Reason}
 	if event.Type != corev1.EventTypeWarning {
 		key[3] += event.Message // each step of a rollout is news
 	}

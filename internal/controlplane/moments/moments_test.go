@@ -42,7 +42,8 @@ func newFollower() (f *follower, now *time.Time, noted *[]string) {
 func TestTake(t *testing.T) {
 	f, now, noted := newFollower()
 	for range 3 { // the same again within seconds
-		f.take(event("Pod", "web", "BackOff", corev1.EventTypeWarning, "restarting"))
+		f.take(event("Pod", "web-54db9c7d96-5xqdg", "BackOff", corev1.EventTypeWarning, "restarting"))
+		f.take(event("Pod", "web-54db9c7d96-xgxtk", "BackOff", corev1.EventTypeWarning, "restarting"))
 		f.take(event("Pod", "web", "Pulled", corev1.EventTypeNormal, "image is there"))
 		f.take(event("Pod", "web", nodeNotReady, corev1.EventTypeWarning, "Node is not ready"))
 		f.take(event("Node", "edge", noCapacity, corev1.EventTypeWarning, "invalid capacity 0"))
@@ -54,7 +55,7 @@ func TestTake(t *testing.T) {
 	*now = now.Add(quiet)
 	f.take(event("Pod", "web", "BackOff", corev1.EventTypeWarning, "restarting"))
 	want := []string{
-		"BackOff: Pod default/web: restarting",
+		"BackOff: Pod default/web-54db9c7d96-5xqdg: restarting",
 		"ScalingReplicaSet: Deployment default/web: Scaled up web-1 from 0 to 1",
 		"NodeNotReady: Node default/edge status is now: NodeNotReady",
 		"ScalingReplicaSet: Deployment default/web: Scaled down web-0 from 1 to 0",

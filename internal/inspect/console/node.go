@@ -71,7 +71,7 @@ var node = view{"node", func(v *visit) string { return "Node " + v.value("name")
 		shown.NoRecording = err.Error()
 		return shown
 	}
-	f := flight.Flight{Node: name, From: v.now.Add(-since), To: v.now, Recording: recorded}
+	f := flight.Flight{Node: name, From: v.now.Add(-since), To: v.now, Recording: recorded}.Fit()
 	for i, curve := range recorded.Curves {
 		if d, ok := picture(f, i, curve); ok {
 			shown.Curves = append(shown.Curves, d)

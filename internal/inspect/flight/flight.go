@@ -39,10 +39,7 @@ func (f Flight) Table(w io.Writer) error {
 		_, err := fmt.Fprintf(w, "There is no recording from %s to %s.\n", clock(f.From), clock(f.To))
 		return err
 	}
-	// A recording that began later fills the table.
-	if len(f.Samples) > 0 && f.Samples[0].At.After(f.From) {
-		f.From = f.Samples[0].At
-	}
+	f = f.Fit()
 	step := max(recording.Every, f.To.Sub(f.From)/width)
 	fmt.Fprintf(w, "From %s to %s, a block is %s\n\n", clock(f.From), clock(f.To), step.Round(time.Second))
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
@@ -67,6 +64,14 @@ func (f Flight) Table(w io.Writer) error {
 		}
 	}
 	return nil
+}
+
+// Fit returns the flight from its first sample on, so that a recording that began later fills the picture.
+func (f Flight) Fit() Flight {
+	if len(f.Samples) > 0 && f.Samples[0].At.After(f.From) {
+		f.From = f.Samples[0].At
+	}
+	return f
 }
 
 // clock prints a time in the time zone of the reader, so that it can be compared with a log.
