@@ -25,6 +25,7 @@ import (
 	"github.com/kedge-dev/kedge/internal/node/nodewatch"
 	"github.com/kedge-dev/kedge/internal/node/policy"
 	"github.com/kedge-dev/kedge/internal/node/proxy"
+	"github.com/kedge-dev/kedge/internal/node/reach"
 	"github.com/kedge-dev/kedge/internal/node/recorder"
 )
 
@@ -113,6 +114,7 @@ func (n *node) kubelet(policies *policy.Policy) *kubelet.Kubelet {
 func (n *node) paths() map[string]http.Handler {
 	paths := n.Metrics.Paths(metrics.Kubelet)
 	paths[recorder.Path] = n.Recorder
+	paths[reach.Path] = reach.New(n.client())
 	return paths
 }
 

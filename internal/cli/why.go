@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"path/filepath"
 	"strings"
 	"text/tabwriter"
@@ -28,6 +29,8 @@ func whyCommand() *cli.Command {
 			administrator(),
 			&cli.StringFlag{Name: namespaceFlag, Aliases: []string{"n"}, Usage: "`NAMESPACE` of the object", DefaultText: "that of the kubeconfig"},
 			&cli.BoolFlag{Name: everywhereFlag, Aliases: []string{"A"}, Usage: "without an object: look at the whole cluster"},
+			&cli.BoolFlag{Name: tryFlag, Usage: "also connect to the Service from a node, or send a request to the Ingress from here"},
+			&cli.StringFlag{Name: "node", Usage: "with --try: the `NODE` from which the Service is tried", DefaultText: "one that is ready"},
 			formatFlag(),
 		},
 		Before: atMostOneObject,
@@ -37,6 +40,9 @@ func whyCommand() *cli.Command {
 
 // atMostOneObject refuses arguments that are not the name of one object.
 func atMostOneObject(c *cli.Context) error {
+	if c.NArg() == 0 && c.Bool(tryFlag) {
+		return fmt.Errorf("--%s needs an object: name a Service or an Ingress, such as service/web", tryFlag)
+	}
 	if c.NArg() == 0 {
 		return nil
 	}
@@ -46,6 +52,9 @@ func atMostOneObject(c *cli.Context) error {
 	_, err := why.Parse("", c.Args().Slice()...)
 	return err
 }
+
+// tryFlag asks for a real connection.
+const tryFlag = "try"
 
 // everywhereFlag is kubectl's flag for all namespaces.
 const everywhereFlag = "all-namespaces"
@@ -66,6 +75,12 @@ func explainObject(c *cli.Context) error {
 	report, err := why.Explain(c.Context, clients, object)
 	if err != nil {
 		return err
+	}
+	if c.Bool(tryFlag) {
+		trial := why.Trial{Node: c.String("node"), Reach: why.AskNode(clients), Dial: new(net.Dialer).DialContext}
+		if err := why.Try(c.Context, clients, report, trial); err != nil {
+			return err
+		}
 	}
 	if err := printAs(c.App.Writer, c.String(outputFlag), report, func(w io.Writer) error { return printWay(w, report) }); err != nil {
 		return err

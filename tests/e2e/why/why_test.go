@@ -97,6 +97,7 @@ func TestMistakes(t *testing.T) {
 	c := cluster.Of(t, server)
 	c.Join(network, "agent-1", "--node-taint=only=others:NoSchedule")
 	t.Run("healthy", func(t *testing.T) { healthy(t, c, host) })
+	t.Run("try", func(t *testing.T) { try(t, c, host) })
 	t.Run("tenant", func(t *testing.T) { tenant(t, c, host) })
 	all := mistakes(t)
 	for _, m := range all {
@@ -166,6 +167,40 @@ func healthy(t *testing.T, c *cluster.Cluster, host *harness.Host) {
 			if err != nil || strings.Contains(string(output), "What to do: ") || strings.Contains(string(output), "waiting") {
 				return fmt.Errorf("it says %s (%w)", output, err)
 			}
+			return nil
+		})
+	}
+}
+
+// try connects to Services from nodes, and to an Ingress. One Service leads to a port on which nobody listens.
+func try(t *testing.T, c *cluster.Cluster, host *harness.Host) {
+	const broken = `
+apiVersion: v1
+kind: Service
+metadata: {name: wrong-port}
+spec: {selector: {app: web}, ports: [{port: 80, targetPort: 9999}]}
+`
+	c.Eventually("Services to try", func() error {
+		_, err := c.TryKubectl(broken, "apply", "--namespace=healthy", "-f", "-")
+		return err
+	})
+	defer c.Kubectl("--namespace=healthy", "delete", "service/wrong-port")
+	for words, wanted := range map[string]string{
+		"service/web --try":                "node [a-z0-9-]+ connects to 10\\.43\\.[0-9.]+:80 in ",
+		"service/web --try --node=agent-1": "node agent-1 connects to 10\\.43\\.[0-9.]+:80 in ",
+		"service/wrong-port --try":         "node [a-z0-9-]+ is refused at 10\\.43\\.[0-9.]+:80",
+		"service/web --try --node=nobody":  "the cluster has no node nobody",
+		"service/store --try":              "the Service has no address of its own",
+		"ingress/web --try":                "http://well\\.test/ at 172\\.31\\.[0-9.]+ answers 200 OK",
+		"pod/prepared --try":               "kedge tries only Services and Ingresses",
+		"--try":                            "--try needs an object",
+	} {
+		harness.Eventually(t, cluster.Patience, "kedge why "+words, func() error {
+			output, _ := host.Kedge(t.Context(), append([]string{"why", "--namespace=healthy"}, strings.Fields(words)...)...).CombinedOutput()
+			if !regexp.MustCompile(wanted).Match(output) {
+				return fmt.Errorf("want %s, and it says %s", wanted, output)
+			}
+			t.Logf("%s", output)
 			return nil
 		})
 	}
