@@ -154,7 +154,7 @@ func clientsOf(path string) (clients why.Clients, namespace string, err error) {
 	if err != nil {
 		return clients, "", fmt.Errorf("make client: %w", err)
 	}
-	return why.Clients{Kubernetes: objects, Dynamic: all, Now: time.Now}, namespace, nil
+	return why.Clients{Kubernetes: objects, Dynamic: all, Summary: why.AskSummary(objects.CoreV1().RESTClient()), Now: time.Now}, namespace, nil
 }
 
 // marks are the signs of steps.

@@ -7,6 +7,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/kedge-dev/kedge/internal/base/localstorage"
 )
@@ -74,10 +75,39 @@ var claimWay = []stage[*corev1.PersistentVolumeClaim]{
 			}
 			return found(fmt.Sprintf("make room on the node, or ask for less: kubectl -n %s edit pvc %s", c.Namespace, c.Name), "the volume has %s, and cannot grow to %s: %s", has.String(), wanted.String(), plain(afterLast(message, "desc = ")))
 		}},
+		{"claim-full", func(w *world, c *corev1.PersistentVolumeClaim) *finding { return full(w, c, 99) }},
+		{"claim-nearly-full", func(w *world, c *corev1.PersistentVolumeClaim) *finding {
+			f := full(w, c, 90)
+			if f != nil {
+				f.mild = true
+			}
+			return f
+		}},
 	}, passed: func(_ *world, c *corev1.PersistentVolumeClaim) string {
 		has := c.Status.Capacity[corev1.ResourceStorage]
 		return "it has " + has.String()
 	}},
+}
+
+// full returns a finding if at least a share of a claim's volume is in use, in percent. Room for files counts, too.
+func full(w *world, c *corev1.PersistentVolumeClaim, share uint64) *finding {
+	for _, pod := range usersOf(w, c) {
+		v := w.volumeStats(&pod, c.Name)
+		if v == nil {
+			continue
+		}
+		for _, of := range []struct {
+			what      string
+			free, all *uint64
+		}{{"room", v.AvailableBytes, v.CapacityBytes}, {"number of files", v.InodesFree, v.Inodes}} {
+			free, all := ptr.Deref(of.free, 0), ptr.Deref(of.all, 0)
+			if all == 0 || free > all || 100*(all-free)/all < share {
+				continue
+			}
+			return found(fmt.Sprintf("delete files in it, or make it larger: kubectl -n %s edit pvc %s", c.Namespace, c.Name), "%d %% of the volume's %s is in use. The pod %s uses it", 100*(all-free)/all, of.what, pod.Name)
+		}
+	}
+	return nil
 }
 
 // binding says why a claim has no volume.

@@ -1,14 +1,20 @@
 package why
 
 import (
+	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	dynamicfake "k8s.io/client-go/dynamic/fake"
 	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
 )
 
 // TestUnwell looks at a namespace with very many pods that fail, and with a Service of pods that do not exist. The number of requests does not
@@ -38,5 +44,25 @@ func TestUnwell(t *testing.T) {
 	}
 	if requests := len(clients.Kubernetes.(*fake.Clientset).Actions()); requests > 2*mostLogs+20 {
 		t.Errorf("%d requests", requests)
+	}
+}
+
+// A kind that the API cannot tell is named, and the others are looked at. An API that tells nothing is an error.
+func TestFaults(t *testing.T) {
+	e := readExample(t, "testdata/no-node-fits.yaml")
+	clients := e.clients(t)
+	api := clients.Kubernetes.(*fake.Clientset)
+	fail := func(clienttesting.Action) (bool, runtime.Object, error) {
+		return true, nil, apierrors.NewInternalError(errors.New("no such webhook"))
+	}
+	api.PrependReactor("list", "jobs", fail)
+	unwell, looked, unread, err := Unwell(t.Context(), clients, "default")
+	if err != nil || looked == 0 || len(unwell) == 0 || len(unread) != 1 || !strings.Contains(unread[0], "It is not known what else is wrong: read Jobs default: Internal error occurred: no such webhook.") {
+		t.Errorf("%d of %d are not well, unread %q, %v", len(unwell), looked, unread, err)
+	}
+	api.PrependReactor("*", "*", fail)
+	clients.Dynamic.(*dynamicfake.FakeDynamicClient).PrependReactor("*", "*", fail)
+	if _, _, _, err := Unwell(t.Context(), clients, "default"); err == nil || !strings.Contains(err.Error(), "no such webhook") {
+		t.Errorf("an API that tells nothing: %v", err)
 	}
 }

@@ -1,7 +1,9 @@
 package why
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -21,6 +23,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/kubernetes/scheme"
 	clienttesting "k8s.io/client-go/testing"
+	stats "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 	"sigs.k8s.io/yaml"
 
 	"github.com/kedge-dev/kedge/internal/base/upgrades"
@@ -34,8 +37,9 @@ var now = time.Date(2026, 11, 30, 12, 0, 0, 0, time.UTC)
 type example struct {
 	// ask is such as "pod/web". says is the sentence, do is what to do, and rule is the name of the rule. well is "yes" for an object without a fault.
 	ask, says, do, rule, well string
-	// log is that of each container.
-	log string
+	// log is that of each container. volume is what the node measures of the volume of the claim data in the pod web: free and
+	// all bytes, free and all files.
+	log, volume string
 	// objects are those of kinds that Kubernetes has. custom are the others.
 	objects []runtime.Object
 	custom  []*unstructured.Unstructured
@@ -50,7 +54,7 @@ func readExample(t *testing.T, file string) (e example) {
 	head, body, _ := strings.Cut(string(content), "---\n")
 	for line := range strings.Lines(head) {
 		key, value, _ := strings.Cut(strings.TrimSpace(strings.TrimPrefix(line, "#")), ": ")
-		field, ok := map[string]*string{"ask": &e.ask, "says": &e.says, "do": &e.do, "rule": &e.rule, "well": &e.well, "log": &e.log}[key]
+		field, ok := map[string]*string{"ask": &e.ask, "says": &e.says, "do": &e.do, "rule": &e.rule, "well": &e.well, "log": &e.log, "volume": &e.volume}[key]
 		if !ok {
 			t.Fatalf("%s: %q is not a field", file, key)
 		}
@@ -88,7 +92,22 @@ func (e example) clients(t *testing.T) Clients {
 			t.Fatal(err)
 		}
 	}
-	return Clients{Kubernetes: e.cluster(), Dynamic: client, Now: func() time.Time { return now }}
+	return Clients{Kubernetes: e.cluster(), Dynamic: client, Summary: e.summary, Now: func() time.Time { return now }}
+}
+
+// summary is what a node measures.
+func (e example) summary(context.Context, string) (*stats.Summary, error) {
+	var n [4]uint64
+	if _, err := fmt.Sscan(e.volume, &n[0], &n[1], &n[2], &n[3]); err != nil {
+		return nil, apierrors.NewForbidden(schema.GroupResource{Resource: "nodes"}, "", err)
+	}
+	return &stats.Summary{Pods: []stats.PodStats{
+		{PodRef: stats.PodReference{Namespace: "other", Name: "web"}},
+		{PodRef: stats.PodReference{Namespace: "default", Name: "web"}, VolumeStats: []stats.VolumeStats{
+			{Name: "scratch"},
+			{PVCRef: &stats.PVCReference{Namespace: "default", Name: "data"}, FsStats: stats.FsStats{AvailableBytes: &n[0], CapacityBytes: &n[1], InodesFree: &n[2], Inodes: &n[3]}},
+		}},
+	}}, nil
 }
 
 // cluster returns a client of a cluster with the objects of Kubernetes' kinds.

@@ -2,6 +2,7 @@ package why
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
@@ -14,12 +15,16 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	stats "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 )
 
 // Clients are how the API is asked, with the rights of the user.
 type Clients struct {
 	Kubernetes kubernetes.Interface
 	Dynamic    dynamic.Interface
+	// Summary returns what the kubelet of a node measures. It may be nil.
+	Summary func(ctx context.Context, node string) (*stats.Summary, error)
 	// Now returns the time. It is time.Now outside of tests.
 	Now func() time.Time
 }
@@ -149,4 +154,48 @@ func lastSeen(e *corev1.Event) time.Time {
 		return e.EventTime.Time
 	}
 	return e.CreationTimestamp.Time
+}
+
+// AskSummary asks the kubelet of a node, by way of the API. core is a client of the core API. It is Clients.Summary.
+func AskSummary(core rest.Interface) func(ctx context.Context, node string) (*stats.Summary, error) {
+	return func(ctx context.Context, node string) (*stats.Summary, error) {
+		text, err := core.Get().Resource("nodes").Name(node).SubResource("proxy").Suffix("stats/summary").DoRaw(ctx)
+		if err != nil {
+			return nil, err
+		}
+		var summary stats.Summary
+		if err := json.Unmarshal(text, &summary); err != nil {
+			return nil, fmt.Errorf("read statistics of node %s: %w", node, err)
+		}
+		return &summary, nil
+	}
+}
+
+// volumeStats returns what a pod's node measures of a claim's volume, or nil. Most users may not ask nodes, and a node may
+// not answer. Then nobody knows, and nothing is said.
+func (w *world) volumeStats(pod *corev1.Pod, claim string) *stats.VolumeStats {
+	if w.Summary == nil || pod.Spec.NodeName == "" {
+		return nil
+	}
+	summary, _ := read(w, "statistics|"+pod.Spec.NodeName, func() (*stats.Summary, error) {
+		summary, err := w.Summary(w.ctx, pod.Spec.NodeName)
+		if err != nil {
+			summary = nil
+		}
+		return summary, nil
+	})
+	if summary == nil {
+		return nil
+	}
+	for _, p := range summary.Pods {
+		if p.PodRef.Namespace != pod.Namespace || p.PodRef.Name != pod.Name {
+			continue
+		}
+		for i := range p.VolumeStats {
+			if v := &p.VolumeStats[i]; v.PVCRef != nil && v.PVCRef.Name == claim {
+				return v
+			}
+		}
+	}
+	return nil
 }
