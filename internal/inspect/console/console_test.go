@@ -114,6 +114,9 @@ func serve(t *testing.T, objects ...runtime.Object) *site {
 		kinds["httproute"]: "HTTPRouteList", kinds["gateway"]: "GatewayList", volumebackups.Resource: "VolumeBackupList", upgrades.Plans: "PlanList",
 		{Group: "helm.cattle.io", Version: "v1", Resource: "helmcharts"}: "HelmChartList",
 	}
+	for _, kind := range []string{"GRPCRoute", "TLSRoute", "TCPRoute", "UDPRoute"} {
+		lists[schema.GroupVersionResource{Group: "gateway.networking.k8s.io", Version: "v1", Resource: strings.ToLower(kind) + "s"}] = kind + "List"
+	}
 	dynamic := dynamicfake.NewSimpleDynamicClientWithCustomListKinds(scheme.Scheme, lists, objects...)
 	c := New(Config{
 		Clients: why.Clients{Kubernetes: api, Dynamic: dynamic, Now: func() time.Time { return now }}, Namespace: "own",

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -22,7 +23,6 @@ import (
 var (
 	gatewayClasses = gatewayResource("gatewayclasses")
 	gateways       = gatewayResource("gateways")
-	httpRoutes     = gatewayResource("httproutes")
 	charts         = schema.GroupVersionResource{Group: "helm.cattle.io", Version: "v1", Resource: "helmcharts"}
 )
 
@@ -34,7 +34,7 @@ func gatewayResource(name string) schema.GroupVersionResource {
 func custom() []kind {
 	return []kind{
 		explained("Gateway", "Gateways", []string{"gateway", "gateways", "gtw"}, untyped(gateways), as(gatewayWay)),
-		explained("HTTPRoute", "HTTPRoutes", []string{"httproute", "httproutes"}, untyped(httpRoutes), as(routeWay)),
+		ofRoute("HTTPRoute"), ofRoute("GRPCRoute"), ofRoute("TLSRoute"), ofRoute("TCPRoute"), ofRoute("UDPRoute"),
 		explained("HelmChart", "HelmCharts", []string{"helmchart", "helmcharts"}, untyped(charts), along(chartWay)),
 		explained("VolumeBackup", "VolumeBackups", []string{"volumebackup", "volumebackups"}, untyped(volumebackups.Resource), as(volumeBackupWay)),
 		ofCluster(explained("Plan", "Plans", []string{"plan", "plans"}, untyped(upgrades.Plans), as(planWay))),
@@ -143,16 +143,34 @@ var gatewayWay = []stage[*gwv1.Gateway]{
 	}, waiting: "it has no address yet"},
 }
 
-// routeWay is how a request reaches a Service of an HTTPRoute.
-var routeWay = []stage[*gwv1.HTTPRoute]{
-	{name: "gateway", rules: []rule[*gwv1.HTTPRoute]{
-		{"route-without-parent", func(_ *world, r *gwv1.HTTPRoute) *finding {
+// route is what the routes of all kinds of the Gateway API have in common.
+type route struct {
+	metav1.ObjectMeta `json:"metadata"`
+	Spec              struct {
+		gwv1.CommonRouteSpec `json:",inline"`
+		Rules                []struct {
+			BackendRefs []gwv1.BackendRef `json:"backendRefs"`
+		} `json:"rules"`
+	} `json:"spec"`
+	Status gwv1.RouteStatus `json:"status"`
+}
+
+// ofRoute returns the kind of a route.
+func ofRoute(name string) kind {
+	plural := strings.ToLower(name) + "s"
+	return explained(name, name+"s", []string{strings.ToLower(name), plural}, untyped(gatewayResource(plural)), as(routeWay))
+}
+
+// routeWay is how a request reaches a Service of a route.
+var routeWay = []stage[*route]{
+	{name: "gateway", rules: []rule[*route]{
+		{"route-without-parent", func(_ *world, r *route) *finding {
 			if len(r.Spec.ParentRefs) > 0 {
 				return nil
 			}
 			return found("name the Gateway in spec.parentRefs", "the route names no Gateway, so no requests reach it")
 		}},
-		{"route-gateway-missing", func(w *world, r *gwv1.HTTPRoute) *finding {
+		{"route-gateway-missing", func(w *world, r *route) *finding {
 			for _, parent := range r.Spec.ParentRefs {
 				if parent.Kind != nil && *parent.Kind != "Gateway" {
 					continue
@@ -167,7 +185,7 @@ var routeWay = []stage[*gwv1.HTTPRoute]{
 			}
 			return nil
 		}},
-		{"route-refused", func(_ *world, r *gwv1.HTTPRoute) *finding {
+		{"route-refused", func(_ *world, r *route) *finding {
 			for _, parent := range r.Status.Parents {
 				if c := isFalse(parent.Conditions, gwv1.RouteConditionAccepted); c != nil {
 					return found(seeGateway, "the Gateway %s refuses the route (%s): %s", parent.ParentRef.Name, c.Reason, plain(c.Message))
@@ -175,7 +193,7 @@ var routeWay = []stage[*gwv1.HTTPRoute]{
 			}
 			return nil
 		}},
-	}, passed: func(_ *world, r *gwv1.HTTPRoute) string {
+	}, passed: func(_ *world, r *route) string {
 		var all []string
 		for _, parent := range r.Status.Parents {
 			all = append(all, string(parent.ParentRef.Name))
@@ -185,8 +203,8 @@ var routeWay = []stage[*gwv1.HTTPRoute]{
 		}
 		return "accepted by " + few(all)
 	}, waiting: "no Gateway has looked at the route yet"},
-	{name: "backends", rules: []rule[*gwv1.HTTPRoute]{
-		{"route-backend-refused", func(_ *world, r *gwv1.HTTPRoute) *finding {
+	{name: "backends", rules: []rule[*route]{
+		{"route-backend-refused", func(_ *world, r *route) *finding {
 			for _, parent := range r.Status.Parents {
 				if c := isFalse(parent.Conditions, gwv1.RouteConditionResolvedRefs); c != nil {
 					return found("correct backendRefs of the route", "the route cannot use a backend (%s): %s", c.Reason, plain(c.Message))
@@ -194,7 +212,7 @@ var routeWay = []stage[*gwv1.HTTPRoute]{
 			}
 			return nil
 		}},
-		{"route-backend-unwell", func(w *world, r *gwv1.HTTPRoute) *finding {
+		{"route-backend-unwell", func(w *world, r *route) *finding {
 			for _, rule := range r.Spec.Rules {
 				for _, b := range rule.BackendRefs {
 					if b.Kind != nil && *b.Kind != "Service" || b.Namespace != nil && string(*b.Namespace) != r.Namespace {
@@ -212,7 +230,7 @@ var routeWay = []stage[*gwv1.HTTPRoute]{
 			}
 			return nil
 		}},
-	}, passed: func(*world, *gwv1.HTTPRoute) string { return "its Services have pods for requests" }},
+	}, passed: func(*world, *route) string { return "its Services have pods for requests" }},
 }
 
 // chartWay is what happens to a HelmChart.

@@ -80,7 +80,7 @@ func readExample(t *testing.T, file string) (e example) {
 // clients returns the clients of a cluster with the objects.
 func (e example) clients(t *testing.T) Clients {
 	kinds := map[string]schema.GroupVersionResource{
-		"GatewayClass": gatewayClasses, "Gateway": gateways, "HTTPRoute": httpRoutes, "HelmChart": charts, "VolumeBackup": volumebackups.Resource, "Plan": upgrades.Plans,
+		"GatewayClass": gatewayClasses, "Gateway": gateways, "HTTPRoute": gatewayResource("httproutes"), "GRPCRoute": gatewayResource("grpcroutes"), "TLSRoute": gatewayResource("tlsroutes"), "TCPRoute": gatewayResource("tcproutes"), "UDPRoute": gatewayResource("udproutes"), "HelmChart": charts, "VolumeBackup": volumebackups.Resource, "Plan": upgrades.Plans,
 	}
 	lists := map[schema.GroupVersionResource]string{}
 	for kind, resource := range kinds {
@@ -224,7 +224,7 @@ func TestParse(t *testing.T) {
 		"NODE/a":     " Node a",
 		"pod":        `name one object, such as pod/web or deployment/web, in place of "pod"`,
 		"pod/":       `name one object, such as pod/web or deployment/web, in place of "pod/"`,
-		"cow/web":    `kedge cannot explain a "cow". It explains pod, deployment, statefulset, daemonset, replicaset, job, cronjob, service, ingress, persistentvolumeclaim, node, namespace, gateway, httproute, helmchart, volumebackup, plan`,
+		"cow/web":    `kedge cannot explain a "cow". It explains pod, deployment, statefulset, daemonset, replicaset, job, cronjob, service, ingress, persistentvolumeclaim, node, namespace, gateway, httproute, grpcroute, tlsroute, tcproute, udproute, helmchart, volumebackup, plan`,
 	} {
 		object, err := Parse("default", strings.Fields(words)...)
 		got := object.Namespace + " " + object.Kind + " " + object.Name
