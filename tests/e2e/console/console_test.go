@@ -159,6 +159,11 @@ func TestConsole(t *testing.T) {
 	}
 	s.run(tab, chromedp.Navigate(link), chromedp.WaitVisible("main h1"))
 
+	for _, args := range [][]string{{"--all-namespaces"}, {"--namespace=shop", "deployment/broken"}, {"--namespace=many", "deployment/idle"}} {
+		began := time.Now()
+		output, _ := host.Kedge(t.Context(), append([]string{"why"}, args...)...).CombinedOutput()
+		t.Logf("kedge why %v took %s, and printed %d bytes", args, time.Since(began).Round(time.Millisecond), len(output)) // for people
+	}
 	t.Run("pages", func(t *testing.T) { s.in(t).pages(tab) })
 	t.Run("narrow and dark", func(t *testing.T) { s.in(t).narrow(tab) })
 	t.Run("keyboard", func(t *testing.T) { s.in(t).keyboard(tab) })
