@@ -414,6 +414,9 @@ func TestStreams(t *testing.T) {
 		}
 	}
 	log := s.open("/namespaces/shop/pod/web-1/log/lines?container=main")
+	if e := log(); e.name != "begin" {
+		t.Errorf("the beginning: %+v", e)
+	}
 	if e := log(); e != (event{"line", "fake logs"}) {
 		t.Errorf("the first line: %+v", e)
 	}

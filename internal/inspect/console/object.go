@@ -154,11 +154,10 @@ func logOptions(r *http.Request) *corev1.PodLogOptions {
 	return &corev1.PodLogOptions{Container: r.FormValue("container"), Previous: r.FormValue("previous") != "", TailLines: &lines, LimitBytes: &bytes}
 }
 
-// follow sends the lines of a log as they come.
+// follow sends the last lines of a log again, so that none is missing after those of the page, and then lines as they come.
 func (c *Console) follow(out http.ResponseWriter, r *http.Request) {
 	options := logOptions(r)
-	none := int64(0)
-	options.Follow, options.TailLines, options.LimitBytes = true, &none, nil
+	options.Follow, options.LimitBytes = true, nil
 	log, err := c.Clients.Kubernetes.CoreV1().Pods(r.PathValue("namespace")).GetLogs(r.PathValue("name"), options).Stream(r.Context())
 	events := newEventStream(out)
 	if err != nil {
@@ -166,6 +165,7 @@ func (c *Console) follow(out http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer log.Close()
+	events.send("begin", "")
 	for lines := bufio.NewReaderSize(log, 64<<10); ; {
 		line, err := lines.ReadSlice('\n')
 		if len(line) > 0 && !events.send("line", printable(strings.TrimSuffix(string(line), "\n"))) {

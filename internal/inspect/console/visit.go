@@ -12,6 +12,7 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 	"unicode"
 
@@ -26,22 +27,25 @@ import (
 //go:embed assets
 var assets embed.FS
 
-// templates are the pages. html/template escapes every string of the cluster.
-var templates = template.Must(template.New("").Funcs(template.FuncMap{
-	"pages": func() map[string]string {
-		return map[string]string{"/": "Overview", "/namespaces": "Namespaces", "/nodes": "Nodes", "/volumes": "Volumes", "/events": "Events"}
-	},
-	"since":      func(at, now time.Time) string { return duration.HumanDuration(now.Sub(at)) },
-	"clock":      func(at time.Time) string { return at.Local().Format("Mon 15:04:05") },
-	"iso":        func(at time.Time) string { return at.UTC().Format(time.RFC3339) },
-	"lower":      strings.ToLower,
-	"ports":      func(service corev1.Service) string { return ports(&service) },
-	"path":       path,
-	"objectLink": objectLink,
-	// These give a part of a page what it needs besides its rows.
-	"rows":    func(pods []podRow, now time.Time, everywhere bool) any { return podTable{pods, now, everywhere} },
-	"nodesOf": func(rows []nodeRow, now time.Time) any { return nodeTable{rows, now} },
-}).ParseFS(assets, "assets/*.html"))
+// templates are the pages. html/template escapes every string of the cluster. They are read when a page is drawn for the first
+// time: other commands, and a server, have this package in the executable, too.
+var templates = sync.OnceValue(func() *template.Template {
+	return template.Must(template.New("").Funcs(template.FuncMap{
+		"pages": func() map[string]string {
+			return map[string]string{"/": "Overview", "/namespaces": "Namespaces", "/nodes": "Nodes", "/volumes": "Volumes", "/events": "Events"}
+		},
+		"since":      func(at, now time.Time) string { return duration.HumanDuration(now.Sub(at)) },
+		"clock":      func(at time.Time) string { return at.Local().Format("Mon 15:04:05") },
+		"iso":        func(at time.Time) string { return at.UTC().Format(time.RFC3339) },
+		"lower":      strings.ToLower,
+		"ports":      func(service corev1.Service) string { return ports(&service) },
+		"path":       path,
+		"objectLink": objectLink,
+		// These give a part of a page what it needs besides its rows.
+		"rows":    func(pods []podRow, now time.Time, everywhere bool) any { return podTable{pods, now, everywhere} },
+		"nodesOf": func(rows []nodeRow, now time.Time) any { return nodeTable{rows, now} },
+	}).ParseFS(assets, "assets/*.html"))
+})
 
 // view makes the data of a page.
 type view struct {
@@ -163,7 +167,7 @@ func (c *Console) answer(out http.ResponseWriter, status int, s shown) {
 // copy it, or turns the direction of writing.
 func draw(name string, data any) (string, error) {
 	var text strings.Builder
-	if err := templates.ExecuteTemplate(&text, name+".html", data); err != nil {
+	if err := templates().ExecuteTemplate(&text, name+".html", data); err != nil {
 		return "", fmt.Errorf("draw page: %w", err)
 	}
 	return printable(text.String()), nil

@@ -62,7 +62,8 @@ if (log) {
       while (log.childNodes.length > 5000) log.firstChild.remove();
       if (atEnd) log.scrollTop = log.scrollHeight;
     };
-    open(log.dataset.lines, { line: add, end: (words, source) => { source.close(); add("— " + words); } });
+    const clear = () => { log.textContent = ""; };
+    open(log.dataset.lines, { begin: clear, line: add, end: (words, source) => { source.close(); add("— " + words); } });
   }
 } else if (!main.querySelector("form")) {
   open(location.href, { main: take, same: () => {} });
