@@ -16,6 +16,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/kedge-dev/kedge/internal/base/host"
 	"github.com/kedge-dev/kedge/internal/base/nodeobject"
 	"github.com/kedge-dev/kedge/internal/node/reach"
 )
@@ -131,8 +132,8 @@ func tryIngress(ctx context.Context, clients Clients, o Object, trial Trial) ([]
 	}
 	address := ""
 	for _, a := range ingress.Status.LoadBalancer.Ingress {
-		// Whoever may write the status must not choose what this machine connects to on itself.
-		if ip, err := netip.ParseAddr(a.IP); err == nil && ip.IsGlobalUnicast() {
+		// Whoever may write the status must not choose what this machine connects to on itself, or of its cloud.
+		if ip, err := netip.ParseAddr(a.IP); err == nil && ip.Unmap().IsGlobalUnicast() && !host.IsMetadata(ip) {
 			address = a.IP
 			break
 		}
@@ -157,18 +158,18 @@ type target struct {
 func targets(ingress *networkingv1.Ingress) (all []target) {
 	secure := map[string]bool{}
 	for _, t := range ingress.Spec.TLS {
-		for _, host := range t.Hosts {
-			secure[host] = true
+		for _, name := range t.Hosts {
+			secure[name] = true
 		}
 	}
 	seen := map[string]bool{}
 	for _, rule := range ingress.Spec.Rules {
-		host := strings.Replace(rule.Host, "*.", "any.", 1)
-		if seen[host] {
+		name := strings.Replace(rule.Host, "*.", "any.", 1)
+		if seen[name] {
 			continue
 		}
-		seen[host] = true
-		t := target{host: host, path: "/", tls: secure[rule.Host]}
+		seen[name] = true
+		t := target{host: name, path: "/", tls: secure[rule.Host]}
 		if rule.HTTP != nil && len(rule.HTTP.Paths) > 0 && strings.HasPrefix(rule.HTTP.Paths[0].Path, "/") {
 			t.path = rule.HTTP.Paths[0].Path
 		}
@@ -188,9 +189,9 @@ func (t target) try(ctx context.Context, address string, dial func(context.Conte
 	if t.tls {
 		scheme, port = "https", "443"
 	}
-	host := t.host
-	if host == "" {
-		host = address
+	name := t.host
+	if name == "" {
+		name = address
 	}
 	transport := &http.Transport{
 		DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {
@@ -199,9 +200,9 @@ func (t target) try(ctx context.Context, address string, dial func(context.Conte
 		DisableKeepAlives: true, TLSClientConfig: &tls.Config{ServerName: t.host, MinVersion: tls.VersionTLS12},
 	}
 	client := &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
-	where := fmt.Sprintf("%s://%s%s at %s", scheme, host, t.path, address)
+	where := fmt.Sprintf("%s://%s%s at %s", scheme, name, t.path, address)
 	step := Step{Name: "trial", State: Failed, Rule: "trial-request"}
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, scheme+"://"+host, nil)
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, scheme+"://"+name, nil)
 	if err != nil {
 		step.Says = line(fmt.Sprintf("%s is not a URL: %v", where, err))
 		step.Do = "correct the host of the Ingress"

@@ -122,7 +122,7 @@ func TestTryIngress(t *testing.T) {
 		"unknown authority":      {[]string{"192.0.2.1"}, []networkingv1.IngressRule{rule("web.test", "/")}, []string{"web.test"}, []string{"warning https://web.test/ at 192.0.2.1 has a certificate that this machine does not trust"}},
 		"away":                   {[]string{"192.0.2.9"}, []networkingv1.IngressRule{rule("web.test", "/")}, nil, []string{"failed http://web.test/ at 192.0.2.9 does not answer: no route to host"}},
 		"no address":             {nil, []networkingv1.IngressRule{rule("web.test", "/")}, nil, []string{"warning there is nothing to try"}},
-		"addresses of this host": {[]string{"127.0.0.1", "169.254.169.254", "0.0.0.0", "::1", "x"}, []networkingv1.IngressRule{rule("web.test", "/")}, nil, []string{"warning there is nothing to try"}},
+		"addresses of this host": {[]string{"127.0.0.1", "169.254.169.254", "0.0.0.0", "::1", "::ffff:127.0.0.1", "fd00:ec2::254", "100.100.100.200", "x"}, []networkingv1.IngressRule{rule("web.test", "/")}, nil, []string{"warning there is nothing to try"}},
 		"a host that is no host": {[]string{"192.0.2.1"}, []networkingv1.IngressRule{rule("a b%zz", "/")}, nil, []string{"failed http://a b%zz/ at 192.0.2.1 is not a URL"}},
 	} {
 		ingress := &networkingv1.Ingress{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "front"}, Spec: networkingv1.IngressSpec{Rules: test.rules}}
