@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"os/signal"
@@ -17,7 +18,24 @@ import (
 	"github.com/kedge-dev/kedge/internal/inspect/flight"
 )
 
+// localPort is the value of a flag that takes a port of this machine, or 0 for one that is free.
+type localPort uint16
+
+// Set implements cli.Generic.
+func (p *localPort) Set(text string) error {
+	number, err := strconv.ParseUint(text, 10, 16)
+	if err != nil || number == 0 {
+		return errors.New("a port such as 8001, from 1 to 65535")
+	}
+	*p = localPort(number)
+	return nil
+}
+
+// String implements cli.Generic.
+func (p *localPort) String() string { return strconv.Itoa(int(*p)) }
+
 func consoleCommand() *cli.Command {
+	var port localPort
 	return &cli.Command{
 		Name:  "console",
 		Usage: "show the cluster in a browser on this machine, until you press Ctrl-C",
@@ -26,19 +44,19 @@ func consoleCommand() *cli.Command {
 		Flags: []cli.Flag{
 			administrator(),
 			&cli.StringFlag{Name: namespaceFlag, Aliases: []string{"n"}, Usage: "`NAMESPACE` to show to a user who may not list namespaces", DefaultText: "that of the kubeconfig"},
-			&cli.UintFlag{Name: "port", Usage: "`PORT` of the page on this machine", DefaultText: "one that is free"},
+			&cli.GenericFlag{Name: "port", Usage: "`PORT` of the page on this machine", Value: &port, DefaultText: "one that is free"},
 		},
 		Before: noArguments,
-		Action: showConsole,
+		Action: func(c *cli.Context) error { return showConsole(c, port) },
 	}
 }
 
-func showConsole(c *cli.Context) error {
+func showConsole(c *cli.Context, port localPort) error {
 	clients, namespace, err := asUser(c)
 	if err != nil {
 		return err
 	}
-	listener, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.FormatUint(uint64(c.Uint("port")), 10)))
+	listener, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", port.String()))
 	if err != nil {
 		return fmt.Errorf("listen for the browser: %w. Give another --port, or leave it out", err)
 	}

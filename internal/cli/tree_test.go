@@ -45,7 +45,8 @@ func value(f cli.Flag) string {
 	case *cli.BoolFlag:
 		return "true"
 	case *cli.GenericFlag:
-		if _, isCount := f.Value.(*count); isCount {
+		switch f.Value.(type) {
+		case *count, *localPort:
 			return "3"
 		}
 		return "1h"
