@@ -29,8 +29,10 @@ const (
 	Kept = 24 * time.Hour
 	// minute is the time between two samples in the file of an hour that has ended.
 	minute = time.Minute
-	// longest is how many bytes of a file are read. A node may be captured, and tell anything.
-	longest = 4 << 20
+	// longest is how many bytes of a file are read, and mostCurves how many curves. A node may be captured, and tell
+	// anything: each sample takes room for each curve.
+	longest    = 4 << 20
+	mostCurves = 100
 )
 
 // Curve describes one curve.
@@ -105,13 +107,14 @@ func (v *value) UnmarshalJSON(text []byte) error {
 	return json.Unmarshal(text, (*float64)(v))
 }
 
-// curve returns the place of a curve, which it adds if the recording lacks it.
+// curve returns the place of a curve, which it adds if the recording lacks it. It returns -1 if there are too many.
 func (r *Recording) curve(c Curve) int {
-	if i := slices.IndexFunc(r.Curves, func(known Curve) bool { return known.Name == c.Name }); i >= 0 {
-		return i
+	i := slices.IndexFunc(r.Curves, func(known Curve) bool { return known.Name == c.Name })
+	if i < 0 && len(r.Curves) < mostCurves {
+		i = len(r.Curves)
+		r.Curves = append(r.Curves, c)
 	}
-	r.Curves = append(r.Curves, c)
-	return len(r.Curves) - 1
+	return i
 }
 
 // decode adds the lines of a file. It leaves out a line that cannot be read: the last one may be cut.
@@ -132,13 +135,15 @@ func (r *Recording) decode(text []byte) {
 			for _, c := range read.Curves {
 				places = append(places, r.curve(c))
 			}
-		case read.Values != nil && len(read.Values) <= len(places):
+		case len(read.Values) > 0 && len(read.Values) <= len(places):
 			sample := Sample{At: time.Unix(read.At, 0).UTC(), Values: make([]float64, len(r.Curves))}
 			for i := range sample.Values {
 				sample.Values[i] = math.NaN()
 			}
 			for i, v := range read.Values {
-				sample.Values[places[i]] = float64(v)
+				if places[i] >= 0 {
+					sample.Values[places[i]] = float64(v)
+				}
 			}
 			r.Samples = append(r.Samples, sample)
 		}
@@ -192,7 +197,9 @@ func (r *Recording) merge(other Recording) {
 			moved[i] = math.NaN()
 		}
 		for i, v := range sample.Values {
-			moved[places[i]] = v
+			if places[i] >= 0 {
+				moved[places[i]] = v
+			}
 		}
 		r.Samples = append(r.Samples, Sample{sample.At, moved})
 	}

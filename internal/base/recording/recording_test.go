@@ -223,6 +223,24 @@ func TestNoDisk(t *testing.T) {
 	}
 }
 
+// A captured node tells more curves and samples than fit into memory.
+func TestManyCurves(t *testing.T) {
+	var text strings.Builder
+	for i := range 20000 {
+		fmt.Fprintf(&text, `{"curves":[{"name":"c%d"}]}`+"\n"+`{"at":%d,"values":[%d]}`+"\n", i, i, i)
+	}
+	r := Parse([]byte(text.String()))
+	count(t, "curves", len(r.Curves), mostCurves)
+	for _, sample := range r.Samples {
+		if len(sample.Values) > mostCurves {
+			t.Fatalf("a sample has %d values", len(sample.Values))
+		}
+	}
+	merged := Recording{Curves: []Curve{{Name: "own"}}}
+	merged.merge(*r)
+	count(t, "curves of two recordings", len(merged.Curves), mostCurves)
+}
+
 func FuzzParse(f *testing.F) {
 	r := Recording{Curves: curves, Samples: []Sample{{began, []float64{1, math.NaN()}}}, Moments: []Moment{{At: began, Kind: "start", Text: "x"}}}
 	f.Add(r.Encode())
