@@ -93,6 +93,10 @@ func TestFaultsSayWhatToDo(t *testing.T) {
 		"ended before":     {[]string{"token", "create", "--ttl=-1h"}, "flag --ttl takes a duration"},
 		"no file":          {[]string{"image", "export", "busybox"}, ""},
 		"flag at the end":  {[]string{"image", "import", "f", "--data-dri", "/x"}, "unknown flag --data-dri"},
+		"a long past":      {[]string{"recorder", "--since=48h"}, "flag --since takes a duration up to 24h, such as 30m or 3h, got \"48h\""},
+		"a word as a port": {[]string{"console", "--port=web"}, "flag --port takes a port such as 8001, from 1 to 65535, got \"web\""},
+		"nothing to try":   {[]string{"why", "--try"}, "--try needs an object: name a Service or an Ingress"},
+		"a node for why":   {[]string{"why", "service/web", "--node=a"}, "--node is for --try: add --try, or leave --node out"},
 		"none to keep":     {[]string{"snapshot", "prune", "--snapshot-retention=0"}, "keeps no snapshot"},
 	} {
 		t.Run(name, func(t *testing.T) {

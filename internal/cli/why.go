@@ -40,6 +40,9 @@ func whyCommand() *cli.Command {
 
 // atMostOneObject refuses arguments that are not the name of one object.
 func atMostOneObject(c *cli.Context) error {
+	if c.IsSet("node") && !c.Bool(tryFlag) {
+		return fmt.Errorf("--node is for --%[1]s: add --%[1]s, or leave --node out", tryFlag)
+	}
 	if c.NArg() == 0 && c.Bool(tryFlag) {
 		return fmt.Errorf("--%s needs an object: name a Service or an Ingress, such as service/web", tryFlag)
 	}
