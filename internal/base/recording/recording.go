@@ -60,7 +60,7 @@ type Moment struct {
 // Sample is what the curves showed at a time.
 type Sample struct {
 	At time.Time
-	// Values stand in the order of the curves. What is not known is NaN, or missing at the end.
+	// Values are in the order of the curves. An unknown value is NaN. Unknown values at the end may be missing.
 	Values []float64
 }
 

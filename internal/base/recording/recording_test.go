@@ -60,7 +60,7 @@ func count(t *testing.T, what string, got, want int) {
 	}
 }
 
-// The last hour has all samples. What is older has one a minute, and outlives a reboot.
+// The last hour has all samples. Older hours have one sample a minute, and they outlive a reboot.
 func TestDay(t *testing.T) {
 	folders := newFolders(t)
 	s := open(t, folders, began)

@@ -33,7 +33,7 @@ type Folders struct {
 	Disk, Memory string
 }
 
-// Of returns the folders of a data directory's kedge.
+// Of returns the folders in which a kedge with this data directory records.
 func Of(dir datadir.Dir) Folders {
 	return Folders{Disk: dir.Recording(), Memory: datadir.RecordingMemory}
 }

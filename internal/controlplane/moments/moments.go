@@ -105,7 +105,7 @@ type follower struct {
 func (f *follower) follow(ctx context.Context, api kubernetes.Interface) error {
 	all := api.CoreV1().Events(metav1.NamespaceAll)
 	if f.since == "" {
-		// What happened before is in the recording, or nobody can say any more when.
+		// Older Events are left out: the recording has them, or their times are in the past.
 		list, err := all.List(ctx, metav1.ListOptions{Limit: 1})
 		if err != nil {
 			return fmt.Errorf("list Events: %w", err)

@@ -98,8 +98,8 @@ var question = view{"question", func(v *visit) string {
 	}
 	return struct {
 		action
-		Object, Back, Fault string
-	}{a, v.value("name"), back, v.request.FormValue("fault")}
+		Object, Back string
+	}{a, v.value("name"), back}
 }}
 
 // do changes something, and leads back to the object.

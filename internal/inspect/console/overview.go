@@ -6,6 +6,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/kedge-dev/kedge/internal/base/events"
 	"github.com/kedge-dev/kedge/internal/base/nodeobject"
 	"github.com/kedge-dev/kedge/internal/inspect/why"
 )
@@ -14,13 +15,13 @@ import (
 var overview = view{"overview", says("Overview"), func(v *visit) any {
 	told := v.wrong("")
 	all := v.nodeRows()
-	events := v.events("")
+	changes := v.events("")
 	return struct {
 		Now     time.Time
 		Wrong   unwell
 		Nodes   []nodeRow
 		Changes []eventRow
-	}{v.now, told, all, events[:min(len(events), 12)]}
+	}{v.now, told, all, changes[:min(len(changes), 12)]}
 }}
 
 // wrong returns what is not well in a namespace, or in the cluster.
@@ -143,15 +144,8 @@ func (v *visit) events(namespace string) (rows []eventRow) {
 		return nil
 	}
 	for _, e := range all.Items {
-		at := e.LastTimestamp.Time
-		switch {
-		case e.Series != nil:
-			at = e.Series.LastObservedTime.Time
-		case at.IsZero():
-			at = e.EventTime.Time
-		}
 		rows = append(rows, eventRow{
-			at, why.Object{Kind: e.InvolvedObject.Kind, Namespace: e.InvolvedObject.Namespace, Name: e.InvolvedObject.Name},
+			events.Seen(&e), why.Object{Kind: e.InvolvedObject.Kind, Namespace: e.InvolvedObject.Namespace, Name: e.InvolvedObject.Name},
 			e.Reason, e.Message, e.Type == corev1.EventTypeWarning, max(e.Count, 1),
 		})
 	}

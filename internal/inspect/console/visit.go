@@ -73,8 +73,8 @@ func (c *Console) visit(r *http.Request) *visit {
 // value returns a part of the page's path.
 func (v *visit) value(name string) string { return v.request.PathValue(name) }
 
-// note takes in an error of the API. It returns false if there is one. What the user may not read, and what does not exist,
-// is missing on the page.
+// note takes in an error of the API, and returns false if there is one. If the user may not read something, the page says so.
+// If an object does not exist, the page leaves it out. Any other error is the fault of the whole page.
 func (v *visit) note(what string, err error) bool {
 	switch {
 	case err == nil:
@@ -163,8 +163,8 @@ func (c *Console) answer(out http.ResponseWriter, status int, s shown) {
 	_, _ = io.WriteString(out, text) // the browser may have left
 }
 
-// draw fills a template in. Of the text of the cluster it leaves out what controls a terminal into which the user may
-// copy it, or turns the direction of writing.
+// draw fills in a template. It leaves out characters that cannot be seen: some of them control a terminal into which the user
+// may copy the text, and others turn the direction of writing.
 func draw(name string, data any) (string, error) {
 	var text strings.Builder
 	if err := templates().ExecuteTemplate(&text, name+".html", data); err != nil {
@@ -180,7 +180,9 @@ const pace = 3 * time.Second
 func (c *Console) stream(out http.ResponseWriter, r *http.Request, w view) {
 	events := newEventStream(out)
 	var last [sha256.Size]byte
-	for tick := time.NewTicker(pace); ; {
+	tick := time.NewTicker(pace)
+	defer tick.Stop()
+	for {
 		text, err := draw("main", c.render(w, r))
 		if err != nil {
 			c.Log.WithError(err).Warn("A page cannot be drawn")
@@ -193,12 +195,10 @@ func (c *Console) stream(out http.ResponseWriter, r *http.Request, w view) {
 		}
 		last = sum
 		if !events.send(name, body) {
-			tick.Stop()
 			return
 		}
 		select {
 		case <-r.Context().Done():
-			tick.Stop()
 			return
 		case <-tick.C:
 		}

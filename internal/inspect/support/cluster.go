@@ -164,22 +164,11 @@ func eventsText(ctx context.Context, client kubernetes.Interface) ([]byte, error
 	if err != nil {
 		return nil, err
 	}
-	slices.SortFunc(list.Items, func(a, b corev1.Event) int { return cmp.Compare(seen(&a).Unix(), seen(&b).Unix()) })
+	slices.SortFunc(list.Items, func(a, b corev1.Event) int { return cmp.Compare(events.Seen(&a).Unix(), events.Seen(&b).Unix()) })
 	var text strings.Builder
 	for _, e := range list.Items {
-		fmt.Fprintf(&text, "%s %s %s %s/%s/%s %d times: %s\n", seen(&e).Format(time.RFC3339), e.Type, e.Reason,
+		fmt.Fprintf(&text, "%s %s %s %s/%s/%s %d times: %s\n", events.Seen(&e).Format(time.RFC3339), e.Type, e.Reason,
 			e.InvolvedObject.Kind, e.InvolvedObject.Namespace, e.InvolvedObject.Name, max(e.Count, 1), strings.ReplaceAll(events.WithoutOwnWords(&e), "\n", " "))
 	}
 	return []byte(text.String()), nil
-}
-
-// seen returns when an event was last seen, for events of both APIs.
-func seen(e *corev1.Event) time.Time {
-	switch {
-	case e.Series != nil:
-		return e.Series.LastObservedTime.Time
-	case !e.LastTimestamp.IsZero():
-		return e.LastTimestamp.Time
-	}
-	return e.EventTime.Time
 }

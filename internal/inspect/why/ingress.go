@@ -11,6 +11,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
+
+	"github.com/kedge-dev/kedge/internal/base/events"
 )
 
 // ingressWay is how a request reaches a Service of an Ingress.
@@ -96,10 +98,10 @@ var ingressWay = []stage[*networkingv1.Ingress]{
 		{"ingress-refused", func(w *world, i *networkingv1.Ingress) *finding {
 			// kedge writes an Event once for each fault. It does not say when the fault is over, so an Ingress with an address counts as well.
 			e, answers := w.warning(i), len(i.Status.LoadBalancer.Ingress) > 0
-			if e == nil || answers && (w.Now().Sub(lastSeen(e)) > 10*time.Minute || strings.HasPrefix(e.Message, "No address serves")) {
+			if e == nil || answers && (w.Now().Sub(events.Seen(e)) > 10*time.Minute || strings.HasPrefix(e.Message, "No address serves")) {
 				return nil
 			}
-			f := found("see docs/gateway.md", "a controller warned %s ago: %s", since(w, lastSeen(e)), plain(e.Message))
+			f := found("see docs/gateway.md", "a controller warned %s ago: %s", since(w, events.Seen(e)), plain(e.Message))
 			f.mild = answers
 			return f
 		}},

@@ -6,18 +6,20 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/kedge-dev/kedge/internal/base/events"
 )
 
 // readiness says why a pod that runs gets no requests.
 var readiness = []rule[*corev1.Pod]{
 	{"startup-probe", unready(func(w *world, p *corev1.Pod, c container) *finding {
-		if e := probeFailure(w, p, c, "Startup"); e != nil && c.StartupProbe != nil && !lastSeen(e).Before(c.status.State.Running.StartedAt.Time) {
+		if e := probeFailure(w, p, c, "Startup"); e != nil && c.StartupProbe != nil && !events.Seen(e).Before(c.status.State.Running.StartedAt.Time) {
 			return found("correct the startupProbe, or raise its failureThreshold", "the startup probe of the %s fails: %s%s", c, plain(probeAnswer(e)), probePort(c, "startup"))
 		}
 		return nil
 	})},
 	{"readiness-probe", unready(func(w *world, p *corev1.Pod, c container) *finding {
-		if e := probeFailure(w, p, c, "Readiness"); e != nil && c.ReadinessProbe != nil && !lastSeen(e).Before(c.status.State.Running.StartedAt.Time) {
+		if e := probeFailure(w, p, c, "Readiness"); e != nil && c.ReadinessProbe != nil && !events.Seen(e).Before(c.status.State.Running.StartedAt.Time) {
 			return found("correct the readinessProbe, or see why the program does not answer: "+fmt.Sprintf("kubectl -n %s logs %s -c %s", p.Namespace, p.Name, c.Name), "the readiness probe of the %s fails: %s%s", c, plain(probeAnswer(e)), probePort(c, "readiness"))
 		}
 		return nil

@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/kedge-dev/kedge/internal/base/events"
 )
 
 // sandbox says why a node cannot prepare volumes, or the network, of a pod.
@@ -31,7 +33,7 @@ var sandbox = []rule[*corev1.Pod]{
 	})},
 	{"volume-not-attached", unprepared(func(w *world, p *corev1.Pod) *finding {
 		e := w.warning(p, "FailedAttachVolume")
-		if e == nil || w.event(p, "SuccessfulAttachVolume", lastSeen(e)) {
+		if e == nil || w.event(p, "SuccessfulAttachVolume", events.Seen(e)) {
 			return nil
 		}
 		return found("delete the pod that has the volume. So that it does not happen again, use a StatefulSet, or set strategy.type: Recreate in the Deployment", "a volume cannot be attached to node %s: %s", p.Spec.NodeName, plain(e.Message))

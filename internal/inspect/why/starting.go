@@ -12,6 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/utils/ptr"
+
+	"github.com/kedge-dev/kedge/internal/base/events"
 )
 
 // starting says why a container does not start, or does not keep running.
@@ -209,7 +211,7 @@ func ended(w *world, p *corev1.Pod, c container) *corev1.ContainerStateTerminate
 func killedByProbe(w *world, p *corev1.Pod, c container, end *corev1.ContainerStateTerminated) bool {
 	return slices.ContainsFunc(w.events(p.Namespace, p.UID), func(e corev1.Event) bool {
 		return e.Reason == "Killing" && isAbout(&e, c) && (strings.Contains(e.Message, "failed liveness probe") || strings.Contains(e.Message, "failed startup probe")) &&
-			!lastSeen(&e).Before(end.StartedAt.Time)
+			!events.Seen(&e).Before(end.StartedAt.Time)
 	})
 }
 

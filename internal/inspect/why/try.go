@@ -34,8 +34,8 @@ type Trial struct {
 // answerTime is how long an answer of an app may take.
 const answerTime = 10 * time.Second
 
-// Try adds to a report what comes of a real connection to a Service, from a node, or of a real request to an Ingress, from
-// here. Of other objects it has nothing to try.
+// Try adds steps to a report. For a Service, a node connects to its ports. For an Ingress, this process sends a request to its
+// hosts. Try fails for objects of other kinds.
 func Try(ctx context.Context, clients Clients, report *Report, trial Trial) error {
 	var steps []Step
 	var err error

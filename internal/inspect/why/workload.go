@@ -13,6 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
+
+	"github.com/kedge-dev/kedge/internal/base/events"
 )
 
 // workload is what all objects have in common that run pods.
@@ -133,7 +135,7 @@ func refusal(w *world, o *workload) string {
 			}
 		}
 		e := w.warning(maker, "FailedCreate")
-		if e == nil || slices.ContainsFunc(pods, func(p corev1.Pod) bool { return p.CreationTimestamp.After(lastSeen(e)) }) {
+		if e == nil || slices.ContainsFunc(pods, func(p corev1.Pod) bool { return p.CreationTimestamp.After(events.Seen(e)) }) {
 			continue
 		}
 		return e.Message
@@ -300,14 +302,14 @@ var cronJobWay = []stage[*batchv1.CronJob]{
 		}},
 		{"cronjob-missed", func(w *world, c *batchv1.CronJob) *finding {
 			e := w.warning(c, "MissSchedule")
-			if e == nil || c.Status.LastScheduleTime != nil && c.Status.LastScheduleTime.After(lastSeen(e)) {
+			if e == nil || c.Status.LastScheduleTime != nil && c.Status.LastScheduleTime.After(events.Seen(e)) {
 				return nil
 			}
 			return found(fmt.Sprintf("raise startingDeadlineSeconds, or remove it: kubectl -n %s edit cronjob %s", c.Namespace, c.Name), "the CronJob was too late for a time of its schedule, and skipped it: %s", plain(afterLast(e.Message, "start a job: ")))
 		}},
 		{"cronjob-refused", func(w *world, c *batchv1.CronJob) *finding {
 			e := w.warning(c, "FailedCreate")
-			if e == nil || c.Status.LastScheduleTime != nil && c.Status.LastScheduleTime.After(lastSeen(e)) {
+			if e == nil || c.Status.LastScheduleTime != nil && c.Status.LastScheduleTime.After(events.Seen(e)) {
 				return nil
 			}
 			return found("correct the jobTemplate, or what the message names", "the API server refuses the Jobs of the CronJob: %s", plain(strings.TrimPrefix(e.Message, "Error creating job: ")))

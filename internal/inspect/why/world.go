@@ -17,6 +17,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	stats "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
+
+	"github.com/kedge-dev/kedge/internal/base/events"
 )
 
 // Clients are how the API is asked, with the rights of the user.
@@ -116,7 +118,7 @@ func (w *world) events(namespace string, uid types.UID) []corev1.Event {
 		if err != nil {
 			return nil, err
 		}
-		slices.SortStableFunc(all.Items, func(a, b corev1.Event) int { return lastSeen(&b).Compare(lastSeen(&a)) })
+		slices.SortStableFunc(all.Items, func(a, b corev1.Event) int { return events.Seen(&b).Compare(events.Seen(&a)) })
 		byObject := map[types.UID][]corev1.Event{}
 		for _, e := range all.Items {
 			byObject[e.InvolvedObject.UID] = append(byObject[e.InvolvedObject.UID], e)
@@ -139,21 +141,8 @@ func (w *world) warning(object metav1.Object, reasons ...string) *corev1.Event {
 // event tells whether an Event with a reason happened at a time or later.
 func (w *world) event(object metav1.Object, reason string, since time.Time) bool {
 	return slices.ContainsFunc(w.events(object.GetNamespace(), object.GetUID()), func(e corev1.Event) bool {
-		return e.Reason == reason && !lastSeen(&e).Before(since)
+		return e.Reason == reason && !events.Seen(&e).Before(since)
 	})
-}
-
-// lastSeen returns when an Event happened for the last time.
-func lastSeen(e *corev1.Event) time.Time {
-	switch {
-	case e.Series != nil:
-		return e.Series.LastObservedTime.Time
-	case !e.LastTimestamp.IsZero():
-		return e.LastTimestamp.Time
-	case !e.EventTime.IsZero():
-		return e.EventTime.Time
-	}
-	return e.CreationTimestamp.Time
 }
 
 // AskSummary asks the kubelet of a node, by way of the API. core is a client of the core API. It is Clients.Summary.

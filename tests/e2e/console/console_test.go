@@ -321,7 +321,7 @@ func (s *seen) all() map[string][]string {
 	return map[string][]string{
 		"/":                                  {"What is wrong", "shop deployment/broken", "What to do:", "server-1", "What has changed"},
 		"/namespaces":                        {"shop", "many"},
-		"/namespaces/shop":                   {"deployment/web", "2 of 2 ready", "pod/talker", "ErrImagePull"},
+		"/namespaces/shop":                   {"deployment/web", "2 of 2 ready", "pod/talker", "ImagePull"},
 		"/namespaces/many":                   {"deployment/idle", "0 of 300 ready"},
 		"/namespaces/shop/map":               {"ingress/front leads to service/web", "service/web leads to deployment/web"},
 		"/namespaces/shop/deployment/broken": {"Why it does not work", "no address for the registry nowhere.test", "Restart", "Scale"},
@@ -329,7 +329,7 @@ func (s *seen) all() map[string][]string {
 		"/namespaces/shop/pod/talker/yaml":   {"kind: Pod", "nodeName: server-1"},
 		"/nodes":                             {"server-1", "ready"},
 		"/nodes/server-1":                    {"processors busy", "memory in use", "start", "Cordon"},
-		"/volumes":                           {"persistentvolumeclaim", "data"},
+		"/volumes":                           {"shop data", "Pending"},
 		"/events":                            {"A bar leads to its part of the time"},
 	}
 }
@@ -344,7 +344,7 @@ func (s *seen) pages(tab context.Context) {
 		s.Eventually("the page "+path, func() error {
 			text := strings.ToLower(s.open(tab, path))
 			for _, want := range wants {
-				if !strings.Contains(text, strings.ToLower(want)) && !(want == "ErrImagePull" && strings.Contains(text, "imagepullbackoff")) && want != "persistentvolumeclaim" {
+				if !strings.Contains(text, strings.ToLower(want)) {
 					return fmt.Errorf("it lacks %q:\n%.2000s", want, text)
 				}
 			}

@@ -224,7 +224,14 @@ func (n *night) others(host *harness.Host) {
 // killed kills kedge, stops it, and cuts the power.
 func (n *night) killed(server *harness.Server) {
 	n.Helper()
-	time.Sleep(11 * time.Second) // there is a sample of the newest process
+	ready := time.Now()
+	n.Eventually("a sample of the newest process", func() error {
+		samples := n.read(server.Host).Samples
+		if len(samples) == 0 || samples[len(samples)-1].At.Before(ready) {
+			return fmt.Errorf("there are %d samples, and none of them is new", len(samples))
+		}
+		return nil
+	})
 	server.Kill9()
 	dead := n.read(server.Host)
 	if len(dead.Samples) == 0 || time.Since(dead.Samples[len(dead.Samples)-1].At) > 30*time.Second {
