@@ -51,12 +51,16 @@ func (n *Network) make() error {
 	if err := os.Mkdir(n.dir, 0o755); err != nil {
 		return err
 	}
+	// The lock is held before it has its name. Otherwise another test binary could take it in between, and remove the network.
 	var err error
-	if n.lock, err = os.Create(filepath.Join(n.dir, stateLockName)); err != nil {
+	if n.lock, err = os.Create(filepath.Join(n.dir, stateLockName+".new")); err != nil {
 		return err
 	}
 	if err := unix.Flock(int(n.lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		return fmt.Errorf("lock %s: %w", n.lock.Name(), err)
+	}
+	if err := os.Rename(n.lock.Name(), filepath.Join(n.dir, stateLockName)); err != nil {
+		return err
 	}
 	n.lan, err = hosts.NewNetwork(hosts.Subnet{V4: "172.31.0.", V6: "fd31::"})
 	return err
