@@ -114,7 +114,7 @@ func (n *node) kubelet(policies *policy.Policy) *kubelet.Kubelet {
 func (n *node) paths() map[string]http.Handler {
 	paths := n.Metrics.Paths(metrics.Kubelet)
 	paths[recorder.Path] = n.Recorder
-	paths[reach.Path] = reach.New(n.client())
+	paths[reach.Path] = reach.New(n.client(), n.socket())
 	return paths
 }
 

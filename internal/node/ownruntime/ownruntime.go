@@ -12,13 +12,12 @@ import (
 	"time"
 
 	"github.com/sirupsen/logrus"
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
 	"k8s.io/apimachinery/pkg/util/wait"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/kedge-dev/kedge/internal/base/component"
 	"github.com/kedge-dev/kedge/internal/base/datadir"
+	"github.com/kedge-dev/kedge/internal/node/runtimesocket"
 )
 
 const (
@@ -68,12 +67,12 @@ func askRuntime(ctx context.Context, socket string) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, runtimeTimeout)
 	defer cancel()
-	conn, err := grpc.NewClient("unix://"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	runtime, conn, err := runtimesocket.Connect(socket)
 	if err != nil {
-		return fmt.Errorf("connect to runtime: %w", err)
+		return err
 	}
 	defer conn.Close()
-	_, err = cri.NewRuntimeServiceClient(conn).Version(ctx, &cri.VersionRequest{})
+	_, err = runtime.Version(ctx, &cri.VersionRequest{})
 	return err
 }
 

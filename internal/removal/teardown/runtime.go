@@ -6,10 +6,10 @@ import (
 	"fmt"
 	"time"
 
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 	kubelettypes "k8s.io/kubelet/pkg/types"
+
+	"github.com/kedge-dev/kedge/internal/node/runtimesocket"
 )
 
 // runtimePatience is how long a container runtime may take to stop all pods.
@@ -20,12 +20,11 @@ const runtimePatience = 2 * time.Minute
 func StopPods(ctx context.Context, socket string) error {
 	ctx, cancel := context.WithTimeout(ctx, runtimePatience)
 	defer cancel()
-	conn, err := grpc.NewClient("unix://"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	client, conn, err := runtimesocket.Connect(socket)
 	if err != nil {
-		return fmt.Errorf("connect to runtime: %w", err)
+		return err
 	}
 	defer conn.Close()
-	client := cri.NewRuntimeServiceClient(conn)
 	pods, err := client.ListPodSandbox(ctx, &cri.ListPodSandboxRequest{})
 	if err != nil {
 		return fmt.Errorf("list pods of the runtime at %s: %w: if kedge's pods are left there, remove them with `crictl rmp --force --all`", socket, err)

@@ -22,6 +22,7 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/objectcache"
 	"github.com/kedge-dev/kedge/internal/cluster/volumedata"
 	"github.com/kedge-dev/kedge/internal/node/csi/volume"
+	"github.com/kedge-dev/kedge/internal/node/runtimesocket"
 )
 
 // firstRetry and lastRetry are the shortest and longest wait between attempts.
@@ -202,7 +203,7 @@ func (c *Carrier) send(ctx context.Context, name string, about json.RawMessage) 
 
 // withHooks runs the commands of pods around do.
 func (c *Carrier) withHooks(ctx context.Context, name string, do func() error) error {
-	r, conn, err := connect(c.Runtime)
+	r, conn, err := runtimesocket.Connect(c.Runtime)
 	if err != nil {
 		return err
 	}

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
@@ -42,15 +41,6 @@ type runtime interface {
 	ContainerStatus(ctx context.Context, in *cri.ContainerStatusRequest, options ...grpc.CallOption) (*cri.ContainerStatusResponse, error)
 	PodSandboxStatus(ctx context.Context, in *cri.PodSandboxStatusRequest, options ...grpc.CallOption) (*cri.PodSandboxStatusResponse, error)
 	ExecSync(ctx context.Context, in *cri.ExecSyncRequest, options ...grpc.CallOption) (*cri.ExecSyncResponse, error)
-}
-
-// connect returns the runtime at a socket. The caller closes the connection.
-func connect(socket string) (runtime, *grpc.ClientConn, error) {
-	conn, err := grpc.NewClient("unix://"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		return nil, nil, fmt.Errorf("connect to the container runtime: %w", err)
-	}
-	return cri.NewRuntimeServiceClient(conn), conn, nil
 }
 
 // hooks are the commands of the pods that use a volume.
