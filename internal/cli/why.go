@@ -18,7 +18,27 @@ import (
 	"github.com/kedge-dev/kedge/internal/inspect/why"
 )
 
+// target is the value of a flag that takes a host and a port.
+type target struct {
+	why.Target
+	text string
+}
+
+// Set implements cli.Generic.
+func (t *target) Set(text string) error {
+	parsed, ok := why.ParseTarget(text)
+	if !ok {
+		return errors.New("a host and a port such as db:5432, db.shop:5432 or 10.0.0.7:443")
+	}
+	t.Target, t.text = parsed, text
+	return nil
+}
+
+// String implements cli.Generic.
+func (t *target) String() string { return t.text }
+
 func whyCommand() *cli.Command {
+	var to target
 	return &cli.Command{
 		Name:      "why",
 		Usage:     "say why an object does not work, and what to do. Without an object, say what is not well in the namespace. The exit status is 1 if something is wrong",
@@ -30,11 +50,12 @@ func whyCommand() *cli.Command {
 			&cli.StringFlag{Name: namespaceFlag, Aliases: []string{"n"}, Usage: "`NAMESPACE` of the object", DefaultText: "that of the kubeconfig"},
 			&cli.BoolFlag{Name: everywhereFlag, Aliases: []string{"A"}, Usage: "without an object: look at the whole cluster"},
 			&cli.BoolFlag{Name: tryFlag, Usage: "also connect to the Service from a node, or send a request to the Ingress from here"},
+			&cli.GenericFlag{Name: toFlag, Usage: "with a pod: also ask for the name as the pod does, and connect from the pod to `HOST:PORT`", Value: &to},
 			&cli.StringFlag{Name: "node", Usage: "with --try: the `NODE` from which the Service is tried", DefaultText: "one that is ready"},
 			formatFlag(),
 		},
 		Before: atMostOneObject,
-		Action: explainObject,
+		Action: func(c *cli.Context) error { return explainObject(c, to.Target) },
 	}
 }
 
@@ -46,24 +67,33 @@ func atMostOneObject(c *cli.Context) error {
 	if c.NArg() == 0 && c.Bool(tryFlag) {
 		return fmt.Errorf("--%s needs an object: name a Service or an Ingress, such as service/web", tryFlag)
 	}
+	if c.NArg() == 0 && c.IsSet(toFlag) {
+		return fmt.Errorf("--%s needs a pod: name the one that connects, such as pod/web", toFlag)
+	}
 	if c.NArg() == 0 {
 		return nil
 	}
 	if c.Bool(everywhereFlag) {
 		return fmt.Errorf("--%s is for `kedge why` without an object: leave it out, or leave %s out", everywhereFlag, c.Args().First())
 	}
-	_, err := why.Parse("", c.Args().Slice()...)
+	object, err := why.Parse("", c.Args().Slice()...)
+	if err == nil && c.IsSet(toFlag) && object.Kind != "Pod" {
+		return fmt.Errorf("--%s is for a pod: name one of the pods of %s. `kubectl get pods` lists them", toFlag, object)
+	}
 	return err
 }
 
-// tryFlag asks for a real connection.
-const tryFlag = "try"
+// tryFlag asks for a real connection. toFlag asks for one from a pod.
+const (
+	tryFlag = "try"
+	toFlag  = "to"
+)
 
 // everywhereFlag is kubectl's flag for all namespaces.
 const everywhereFlag = "all-namespaces"
 
 // explainObject answers `kedge why`.
-func explainObject(c *cli.Context) error {
+func explainObject(c *cli.Context, to why.Target) error {
 	clients, namespace, err := asUser(c)
 	if err != nil {
 		return err
@@ -79,8 +109,8 @@ func explainObject(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	if c.Bool(tryFlag) {
-		trial := why.Trial{Node: c.String("node"), Reach: why.AskNode(clients), Dial: new(net.Dialer).DialContext}
+	if c.Bool(tryFlag) || c.IsSet(toFlag) {
+		trial := why.Trial{Node: c.String("node"), To: to, Ask: why.AskNode(clients), Dial: new(net.Dialer).DialContext}
 		if err := why.Try(c.Context, clients, report, trial); err != nil {
 			return err
 		}

@@ -3,7 +3,6 @@ package why
 import (
 	"context"
 	"crypto/tls"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -13,11 +12,9 @@ import (
 	"time"
 
 	networkingv1 "k8s.io/api/networking/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kedge-dev/kedge/internal/base/host"
-	"github.com/kedge-dev/kedge/internal/base/nodeobject"
 	"github.com/kedge-dev/kedge/internal/node/reach"
 )
 
@@ -25,8 +22,10 @@ import (
 type Trial struct {
 	// Node is the node from which a Service is tried. If it is empty, the first node that is ready is.
 	Node string
-	// Reach asks a node to try a Service.
-	Reach func(ctx context.Context, node, namespace, service string) ([]reach.Attempt, error)
+	// To is what a pod connects to.
+	To Target
+	// Ask asks a node to try connections.
+	Ask func(ctx context.Context, node string, question reach.Question) (reach.Answer, error)
 	// Dial connects to addresses of an Ingress, from here.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 }
@@ -34,94 +33,31 @@ type Trial struct {
 // answerTime is how long an answer of an app may take.
 const answerTime = 10 * time.Second
 
-// Try adds steps to a report. For a Service, a node connects to its ports. For an Ingress, this process sends a request to its
-// hosts. Try fails for objects of other kinds.
+// Try adds steps to a report. For a Service, a node connects to its ports. For a pod, the pod's node connects from the network of
+// the pod. For an Ingress, this process sends a request to its hosts. Try fails for objects of other kinds.
 func Try(ctx context.Context, clients Clients, report *Report, trial Trial) error {
+	t := &trials{world: newWorld(ctx, clients), Trial: trial}
 	var steps []Step
 	var err error
 	switch o := report.Object; o.Kind {
 	case "Service":
-		steps, err = tryService(ctx, clients, o, trial)
+		steps, err = t.service(o)
+	case "Pod":
+		if trial.To.Host == "" {
+			return fmt.Errorf("say what %s cannot reach: give --to, such as --to=db:5432", o)
+		}
+		steps, err = t.pod(o)
 	case "Ingress":
 		steps, err = tryIngress(ctx, clients, o, trial)
 	default:
-		return fmt.Errorf("kedge tries only Services and Ingresses: leave --try out for %s", o)
+		return fmt.Errorf("kedge tries only pods, Services and Ingresses: leave --try and --to out for %s", o)
+	}
+	if err == nil {
+		err = t.fault
 	}
 	report.Steps = append(report.Steps, steps...)
+	report.Unread = append(report.Unread, t.unread()...)
 	return err
-}
-
-// tryService tries the ports of a Service from a node.
-func tryService(ctx context.Context, clients Clients, o Object, trial Trial) ([]Step, error) {
-	node := trial.Node
-	if node == "" {
-		nodes, err := clients.Kubernetes.CoreV1().Nodes().List(ctx, metav1.ListOptions{ResourceVersion: "0"})
-		if err != nil {
-			return nil, fmt.Errorf("choose a node: %w. Name one with --node", err)
-		}
-		for _, n := range nodes.Items {
-			if nodeobject.IsReady(&n) {
-				node = n.Name
-				break
-			}
-		}
-		if node == "" {
-			return nil, errors.New("no node is ready, so none can try a connection: `kedge why --all-namespaces` says why")
-		}
-	}
-	attempts, err := trial.Reach(ctx, node, o.Namespace, o.Name)
-	if err != nil {
-		return nil, err
-	}
-	if len(attempts) == 0 {
-		return []Step{{Name: "trial", State: Warning, Says: "there is nothing to try: the Service has no address of its own, or no TCP port"}}, nil
-	}
-	var steps []Step
-	for _, a := range attempts {
-		steps = append(steps, judge(node, a))
-	}
-	return steps, nil
-}
-
-// judge says what an attempt means.
-func judge(node string, a reach.Attempt) Step {
-	step := Step{Name: "trial", State: Failed, Rule: "trial-" + string(a.End)}
-	switch a.End {
-	case reach.Connected:
-		step.State, step.Rule = Passed, ""
-		step.Says = fmt.Sprintf("node %s connects to %s in %s", node, a.Address, a.Took.Round(100*time.Microsecond))
-	case reach.Refused:
-		step.Says = fmt.Sprintf("node %s is refused at %s: no pod is ready, or no process listens on the target port in the pod", node, a.Address)
-		step.Do = "compare targetPort of the Service with the port on which the program listens: kubectl exec in a pod, and ss -lnt there"
-	case reach.Silent:
-		step.Says = fmt.Sprintf("node %s gets no answer from %s within %s", node, a.Address, a.Took.Round(time.Second))
-		step.Do = "a NetworkPolicy or a firewall drops the connection, or the pod's node cannot be reached: `kedge netpol explain` for the pod on a server, and `kedge status`"
-	default:
-		step.Says = fmt.Sprintf("node %s cannot connect to %s: %s", node, a.Address, a.Error)
-		step.Do = fmt.Sprintf("look at the network of node %s: `kedge status` there", node)
-	}
-	step.Says, step.Do = line(step.Says), line(step.Do)
-	return step
-}
-
-// AskNode asks a node to try a Service, by way of the API. It is Trial.Reach.
-func AskNode(clients Clients) func(ctx context.Context, node, namespace, service string) ([]reach.Attempt, error) {
-	return func(ctx context.Context, node, namespace, service string) (attempts []reach.Attempt, err error) {
-		text, err := clients.Kubernetes.CoreV1().RESTClient().Get().Resource("nodes").Name(node).SubResource("proxy").Suffix(reach.Path).
-			Param("namespace", namespace).Param("service", service).DoRaw(ctx)
-		switch {
-		case apierrors.IsForbidden(err):
-			return nil, fmt.Errorf("%w: a trial from a node needs the rights of an administrator", err)
-		case apierrors.IsNotFound(err):
-			return nil, fmt.Errorf("the cluster has no node %s, or its kedge is older and cannot try connections", node)
-		case err != nil:
-			return nil, fmt.Errorf("ask node %s to try the Service: %w", node, err)
-		}
-		if err := json.Unmarshal(text, &attempts); err != nil {
-			return nil, fmt.Errorf("read the answer of node %s: %w", node, err)
-		}
-		return attempts, nil
-	}
 }
 
 // tryIngress sends a request to each host of an Ingress, at its first address.

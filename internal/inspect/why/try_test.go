@@ -8,75 +8,11 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
-	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/fake"
-
-	"github.com/kedge-dev/kedge/internal/node/reach"
 )
-
-func nodeThatIs(name string, status corev1.ConditionStatus) *corev1.Node {
-	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}, Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: status}}}}
-}
-
-func TestTryService(t *testing.T) {
-	ends := []reach.Attempt{
-		{Address: "10.43.0.7:80", End: reach.Connected, Took: time.Millisecond},
-		{Address: "10.43.0.7:81", End: reach.Refused, Error: "refused"},
-		{Address: "10.43.0.7:82", End: reach.Silent, Error: "i/o timeout", Took: 3 * time.Second},
-		{Address: "10.43.0.7:83", End: reach.Other, Error: "no route to host"},
-	}
-	for name, test := range map[string]struct {
-		nodes    []runtime.Object
-		node     string
-		attempts []reach.Attempt
-		fault    error
-		want     []string
-	}{
-		"all ends": {[]runtime.Object{nodeThatIs("away", corev1.ConditionFalse), nodeThatIs("edge", corev1.ConditionTrue)}, "", ends, nil, []string{
-			"passed node edge connects to 10.43.0.7:80 in 1ms", "failed node edge is refused at 10.43.0.7:81: no pod is ready, or no process listens",
-			"failed node edge gets no answer from 10.43.0.7:82 within 3s", "failed node edge cannot connect to 10.43.0.7:83: no route to host",
-		}},
-		"a chosen node": {nil, "other", ends[:1], nil, []string{"passed node other connects"}},
-		"no address":    {nil, "other", nil, nil, []string{"warning there is nothing to try: the Service has no address of its own"}},
-		"no node":       {[]runtime.Object{nodeThatIs("away", corev1.ConditionFalse)}, "", nil, nil, []string{"error no node is ready"}},
-		"forbidden":     {nil, "other", nil, errors.New("not you"), []string{"error not you"}},
-	} {
-		report := &Report{Object: Object{"Service", "shop", "web"}}
-		asked := ""
-		err := Try(t.Context(), Clients{Kubernetes: fake.NewClientset(test.nodes...)}, report, Trial{Node: test.node, Reach: func(_ context.Context, node, namespace, service string) ([]reach.Attempt, error) {
-			asked = namespace + "/" + service
-			return test.attempts, test.fault
-		}})
-		var got []string
-		if err != nil {
-			got = append(got, "error "+err.Error())
-		} else if asked != "shop/web" {
-			t.Errorf("%s: asked about %s", name, asked)
-		}
-		for _, step := range report.Steps {
-			got = append(got, string(step.State)+" "+step.Says)
-			if (step.Do == "") != (step.State != Failed) {
-				t.Errorf("%s: %+v", name, step)
-			}
-		}
-		if len(got) != len(test.want) {
-			t.Fatalf("%s: got %q, want %q", name, got, test.want)
-		}
-		for i := range got {
-			if !strings.HasPrefix(got[i], test.want[i]) {
-				t.Errorf("%s: got %q, want %q", name, got[i], test.want[i])
-			}
-		}
-	}
-	if err := Try(t.Context(), Clients{}, &Report{Object: Object{"Pod", "shop", "web"}}, Trial{}); err == nil || !strings.Contains(err.Error(), "only Services and Ingresses") {
-		t.Errorf("a pod: %v", err)
-	}
-}
 
 func TestTryIngress(t *testing.T) {
 	app := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
