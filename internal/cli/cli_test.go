@@ -97,6 +97,9 @@ func TestFaultsSayWhatToDo(t *testing.T) {
 		"a word as a port": {[]string{"console", "--port=web"}, "flag --port takes a port such as 8001, from 1 to 65535, got \"web\""},
 		"nothing to try":   {[]string{"why", "--try"}, "--try needs an object: name a Service or an Ingress"},
 		"a node for why":   {[]string{"why", "service/web", "--node=a"}, "--node is for --try: add --try, or leave --node out"},
+		"nobody to ask":    {[]string{"why", "--to=db:5432"}, "--to needs a pod: name the one that connects, such as pod/web"},
+		"no pod asks":      {[]string{"why", "service/web", "--to=db:5432"}, "--to is for a pod: name one of the pods of service/web"},
+		"a URL as a host":  {[]string{"why", "pod/web", "--to=http://db"}, "flag --to takes a host and a port such as db:5432, db.shop:5432 or 10.0.0.7:443, got \"http://db\""},
 		"none to keep":     {[]string{"snapshot", "prune", "--snapshot-retention=0"}, "keeps no snapshot"},
 	} {
 		t.Run(name, func(t *testing.T) {

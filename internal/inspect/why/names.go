@@ -27,7 +27,7 @@ func (t *trials) name(from origin, name *reach.Name) Step {
 		}
 		step.State = Passed
 		step.Says = fmt.Sprintf("name server %s knows %s: %s", last.Server, strings.TrimSuffix(last.Name, "."), few(addresses))
-	case answeredAll(name):
+	case isUnknown(host, name):
 		t.unknown(&step, host, name)
 	default:
 		t.unanswered(&step, from, name)
@@ -36,10 +36,11 @@ func (t *trials) name(from origin, name *reach.Name) Step {
 	return step
 }
 
-// answeredAll tells whether the name servers have answered all questions, so that they know that the name has no address.
-func answeredAll(name *reach.Name) bool {
-	last := name.Asked[len(name.Asked)-1].Error
-	return last == reach.NoSuchName || last == reach.NoAddress
+// isUnknown tells whether the name servers know that a name has no address. A name without a dot can only be one of the cluster:
+// what is outside may not answer for it.
+func isUnknown(host string, name *reach.Name) bool {
+	knows := func(a reach.Asked) bool { return a.Error == reach.NoSuchName || a.Error == reach.NoAddress }
+	return knows(name.Asked[len(name.Asked)-1]) || !strings.Contains(host, ".") && knows(name.Asked[0])
 }
 
 // unknown says why a name has no address.

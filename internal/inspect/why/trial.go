@@ -219,12 +219,7 @@ func (t *trials) judge(from origin, service *corev1.Service, target reach.Target
 			step.Do = "see why the pods of these endpoints do not answer: kubectl get pods -A -o wide has their addresses. Until then some connections fail"
 		}
 	case reach.Refused:
-		step.Says = fmt.Sprintf("%s is refused at %s: no pod is ready, or no process listens on the target port in the pod", from.words, target.Address)
-		step.Do = "compare targetPort of the Service with the port on which the program listens: kubectl exec in a pod, and ss -lnt there"
-		if service == nil {
-			step.Says = fmt.Sprintf("%s is refused at %s: no process listens there", from.words, target.Address)
-			step.Do = "see on which port the program listens, and whether it listens on all addresses of its host"
-		}
+		t.refused(&step, from, service, target)
 	case reach.Silent:
 		step.Says = fmt.Sprintf("%s gets no answer from %s within %s", from.words, target.Address, target.Took.Round(time.Second))
 		step.Do = "a NetworkPolicy or a firewall drops the connection, or the other host cannot be reached: `kedge status`"
@@ -242,6 +237,20 @@ func (t *trials) judge(from origin, service *corev1.Service, target reach.Target
 	}
 	step.Says, step.Do = line(step.Says), line(step.Do)
 	return step
+}
+
+// refused says why a connection is refused.
+func (t *trials) refused(step *Step, from origin, service *corev1.Service, target reach.Target) {
+	step.Do = "compare targetPort of the Service with the port on which the program listens: kubectl exec in a pod, and ss -lnt there"
+	switch {
+	case service == nil:
+		step.Says = fmt.Sprintf("%s is refused at %s: no process listens there", from.words, target.Address)
+		step.Do = "see on which port the program listens, and whether it listens on all addresses of its host"
+	case len(target.Rules.Endpoints) > 0:
+		step.Says = fmt.Sprintf("%s is refused at %s: no process listens at its endpoints", from.words, target.Address)
+	default:
+		step.Says = fmt.Sprintf("%s is refused at %s: no pod is ready, or no process listens on the target port in the pod", from.words, target.Address)
+	}
 }
 
 // endsOf returns the endpoints that have answered, and those that have not with how they ended.

@@ -72,7 +72,7 @@ const longestResolver = 64 << 10
 
 // readPlace reads what containerd tells of a pod beyond the CRI.
 //
-//upstream:relies-on github.com/containerd/containerd/v2/internal/cri/types/sandbox_info.go SandboxInfo
+//upstream:relies-on github.com/containerd/containerd/v2/internal/cri/server/podsandbox/types/sandbox_info.go SandboxInfo
 func readPlace(status *cri.PodSandboxStatusResponse) (p place, err error) {
 	var info struct {
 		Spec *runtimespec.Spec `json:"runtimeSpec"`

@@ -111,7 +111,8 @@ func TestDialFromPod(t *testing.T) {
 	}
 }
 
-// rules are such as the service proxy writes: with two endpoints, with one of IPv6, without one, and with session affinity.
+// rules are such as the service proxy writes: of a Service with and without session affinity, without endpoints, of IPv6, and for an
+// address outside of the cluster.
 const rules = `
 table ip kube-proxy {
 	map service-ips {
@@ -121,29 +122,50 @@ table ip kube-proxy {
 		type ipv4_addr . inet_proto . inet_service : verdict
 		elements = { 10.43.0.8 . tcp . 80 comment "shop/empty:http" : drop }
 	}
-	chain endpoint-5OJB2KTY-shop/web/tcp/http__10.42.0.5/8080 {
+	chain endpoint-5OJB2KTY-shop/fixed/tcp/http__10.42.0.5/8080 {
 		meta l4proto tcp dnat to 10.42.0.5:8080
 	}
-	chain endpoint-6OJB2KTY-shop/web/tcp/http__10.42.1.7/8080 {
+	chain endpoint-6OJB2KTY-shop/fixed/tcp/http__10.42.1.7/8080 {
 		meta l4proto tcp dnat to 10.42.1.7:8080
 	}
-	chain service-ULMVA6XW-shop/web/tcp/http {
-		numgen random mod 2 vmap { 0 : goto endpoint-5OJB2KTY-shop/web/tcp/http__10.42.0.5/8080, 1 : goto endpoint-6OJB2KTY-shop/web/tcp/http__10.42.1.7/8080 }
+	chain service-ULMVA6XW-shop/fixed/tcp/http {
+		numgen random mod 2 vmap { 0 : goto endpoint-5OJB2KTY-shop/fixed/tcp/http__10.42.0.5/8080, 1 : goto endpoint-6OJB2KTY-shop/fixed/tcp/http__10.42.1.7/8080 }
+	}
+	chain service-4IGL4222-shop/web/tcp/ {
+		meta l4proto tcp dnat ip addr . port to numgen random mod 2 map { 0 : 10.42.0.2 . 8080, 1 : 10.42.0.3 . 8081 }
+	}
+	chain service-6IGL4222-shop/one/tcp/ {
+		meta l4proto tcp dnat to 10.42.0.4:8080
+	}
+	chain external-4IGL4222-shop/web/tcp/ {
+		fib saddr type local goto service-4IGL4222-shop/web/tcp/
+		goto service-4IGL4222-shop/web/tcp/
 	}
 }
-add element ip kube-proxy service-ips { 10.43.0.7 . tcp . 80 : goto service-ULMVA6XW-shop/web/tcp/http }
+add element ip kube-proxy service-ips { 10.43.0.6 . tcp . 80 : goto service-4IGL4222-shop/web/tcp/ }
+add element ip kube-proxy service-ips { 10.43.0.5 . tcp . 80 : goto service-6IGL4222-shop/one/tcp/ }
+add element ip kube-proxy service-ips { 10.43.0.7 . tcp . 80 : goto service-ULMVA6XW-shop/fixed/tcp/http }
+add element ip kube-proxy service-ips { 192.0.2.7 . tcp . 80 : goto external-4IGL4222-shop/web/tcp/ }
 table ip6 kube-proxy {
 	map service-ips {
 		type ipv6_addr . inet_proto . inet_service : verdict
 	}
-	chain endpoint-7OJB2KTY-shop/web/tcp/http__fd00.42..5/8080 {
+	chain endpoint-7OJB2KTY-shop/fixed/tcp/http__fd00.42..5/8080 {
 		meta l4proto tcp dnat to [fd00:42::5]:8080
 	}
-	chain service-VLMVA6XW-shop/web/tcp/http {
-		numgen random mod 1 vmap { 0 : goto endpoint-7OJB2KTY-shop/web/tcp/http__fd00.42..5/8080 }
+	chain service-VLMVA6XW-shop/fixed/tcp/http {
+		numgen random mod 1 vmap { 0 : goto endpoint-7OJB2KTY-shop/fixed/tcp/http__fd00.42..5/8080 }
+	}
+	chain service-7IGL4222-shop/one/tcp/ {
+		meta l4proto tcp dnat to [fd00:42::7]:8080
+	}
+	chain service-5IGL4222-shop/web/tcp/ {
+		meta l4proto tcp dnat ip6 addr . port to numgen random mod 1 map { 0 : fd00:42::6 . 8080 }
 	}
 }
-add element ip6 kube-proxy service-ips { fd00:43::7 . tcp . 80 : goto service-VLMVA6XW-shop/web/tcp/http }
+add element ip6 kube-proxy service-ips { fd00:43::7 . tcp . 80 : goto service-VLMVA6XW-shop/fixed/tcp/http }
+add element ip6 kube-proxy service-ips { fd00:43::5 . tcp . 80 : goto service-7IGL4222-shop/one/tcp/ }
+add element ip6 kube-proxy service-ips { fd00:43::6 . tcp . 80 : goto service-5IGL4222-shop/web/tcp/ }
 `
 
 func TestRulesFor(t *testing.T) {
@@ -156,6 +178,11 @@ func TestRulesFor(t *testing.T) {
 		state     RulesState
 		endpoints []string
 	}{
+		"10.43.0.6:80":    {Sends, []string{"10.42.0.2:8080", "10.42.0.3:8081"}},
+		"10.43.0.5:80":    {Sends, []string{"10.42.0.4:8080"}},
+		"[fd00:43::5]:80": {Sends, []string{"[fd00:42::7]:8080"}},
+		"192.0.2.7:80":    {Sends, []string{"10.42.0.2:8080", "10.42.0.3:8081"}},
+		"[fd00:43::6]:80": {Sends, []string{"[fd00:42::6]:8080"}},
 		"10.43.0.7:80":    {Sends, []string{"10.42.0.5:8080", "10.42.1.7:8080"}},
 		"10.43.0.8:80":    {Refuses, nil},
 		"10.43.0.7:81":    {None, nil},

@@ -1,6 +1,7 @@
 package reach
 
 import (
+	"cmp"
 	"context"
 	"net/netip"
 	"os/exec"
@@ -34,7 +35,7 @@ const (
 // rulesFor reads the rules for a TCP address. nft is asked for two elements of maps and one chain, because all rules of a large cluster would take
 // seconds.
 //
-//upstream:relies-on k8s.io/kubernetes/pkg/proxy/nftables/proxier.go serviceIPsMap noEndpointServicesMap servicePortEndpointChainNameBase
+//upstream:relies-on k8s.io/kubernetes/pkg/proxy/nftables/proxier.go serviceIPsMap noEndpointServicesMap servicePortEndpointChainNameBase Proxier.writeServiceToEndpointDNATs Proxier.writeServiceToEndpointJumps
 func rulesFor(ctx context.Context, target netip.AddrPort) Rules {
 	family := "ip"
 	if target.Addr().Is6() {
@@ -46,9 +47,14 @@ func rulesFor(ctx context.Context, target netip.AddrPort) Rules {
 		return string(text), err == nil
 	}
 	text, ok := nft("get", "element", family, "kube-proxy", "service-ips", element)
-	if chain := chainOf.FindStringSubmatch(text); ok && chain != nil {
-		text, _ = nft("list", "chain", family, "kube-proxy", chain[1])
-		return Rules{State: Sends, Endpoints: endpointsOf(text, target.Addr().Is6())}
+	if ok {
+		sends := Rules{State: Sends}
+		// The chain of an address outside of the cluster leads to the chain of the Service.
+		for chain := chainOf.FindStringSubmatch(text); chain != nil && len(sends.Endpoints) == 0; chain = chainOf.FindStringSubmatch(text) {
+			text, _ = nft("list", "chain", family, "kube-proxy", chain[1])
+			sends.Endpoints = endpointsOf(text, target.Addr().Is6())
+		}
+		return sends
 	}
 	if _, ok := nft("get", "element", family, "kube-proxy", "no-endpoint-services", element); ok {
 		return Rules{State: Refuses}
@@ -61,21 +67,30 @@ func rulesFor(ctx context.Context, target netip.AddrPort) Rules {
 }
 
 var (
-	// chainOf finds the chain to which an element of a map leads.
-	chainOf = regexp.MustCompile(`: goto ([A-Za-z0-9_./-]+)`)
-	// endpointName finds the address and the port in the names of chains of endpoints.
-	endpointName = regexp.MustCompile(`goto endpoint-[A-Za-z0-9_./-]+__([0-9a-f.]+)/([0-9]+)`)
+	// chainOf finds the chain of a Service to which an element or a rule leads. A chain leads only to those behind it in this order:
+	// external, local or service.
+	chainOf = regexp.MustCompile(`goto ((?:external|local|service)-[A-Za-z0-9_./-]+)`)
+	// onlyEndpoint finds the endpoint of a Service that has one.
+	onlyEndpoint = regexp.MustCompile(`dnat to (\S+)`)
+	// endpointOf finds the endpoints of a Service that has several. With session affinity they are in names of chains, which have no
+	// colons: an address of IPv6 has dots in their place.
+	endpointOf = regexp.MustCompile(`[0-9]+ : (?:goto endpoint-[A-Za-z0-9_./-]+__([0-9a-f.]+)/|([0-9a-f.:]+) \. )([0-9]+)`)
 )
 
-// endpointsOf reads the endpoints of a chain. The name of a chain has no colons: an address of IPv6 has dots in their place.
+// endpointsOf reads the endpoints of a chain.
 func endpointsOf(chain string, is6 bool) (all []netip.AddrPort) {
-	for _, match := range endpointName.FindAllStringSubmatch(chain, -1) {
-		host := match[1]
-		if is6 {
-			host = strings.ReplaceAll(host, ".", ":")
+	if match := onlyEndpoint.FindStringSubmatch(chain); match != nil {
+		if only, err := netip.ParseAddrPort(match[1]); err == nil {
+			return []netip.AddrPort{only}
 		}
-		ip, err := netip.ParseAddr(host)
-		port, fault := strconv.ParseUint(match[2], 10, 16)
+	}
+	for _, match := range endpointOf.FindAllStringSubmatch(chain, -1) {
+		address := cmp.Or(match[1], match[2])
+		if is6 {
+			address = strings.ReplaceAll(address, ".", ":")
+		}
+		ip, err := netip.ParseAddr(address)
+		port, fault := strconv.ParseUint(match[3], 10, 16)
 		if err == nil && fault == nil {
 			all = append(all, netip.AddrPortFrom(ip, uint16(port)))
 		}

@@ -185,16 +185,45 @@ spec: {selector: {app: web}, ports: [{port: 80, targetPort: 9999}]}
 		return err
 	})
 	defer c.Kubectl("--namespace=healthy", "delete", "service/wrong-port")
-	for words, wanted := range map[string]string{
+	trials := map[string]string{
 		"service/web --try":                "node [a-z0-9-]+ connects to 10\\.43\\.[0-9.]+:80 in ",
 		"service/web --try --node=agent-1": "node agent-1 connects to 10\\.43\\.[0-9.]+:80 in ",
 		"service/wrong-port --try":         "node [a-z0-9-]+ is refused at 10\\.43\\.[0-9.]+:80",
 		"service/web --try --node=nobody":  "the cluster has no node nobody",
 		"service/store --try":              "the Service has no address of its own",
 		"ingress/web --try":                "http://well\\.test/ at 172\\.31\\.[0-9.]+ answers 200 OK",
-		"pod/prepared --try":               "kedge tries only Services and Ingresses",
+		"pod/prepared --try":               "say what pod/prepared cannot reach: give --to",
 		"--try":                            "--try needs an object",
-	} {
+	}
+	for _, pod := range []string{"pod/store-0", c.Kubectl("get", "pods", "--namespace=healthy", "--selector=app=each", "--field-selector=spec.nodeName=agent-1", "--output=name")} {
+		pod = strings.TrimSpace(pod)
+		trials[pod+" --to=web:80"] = "(?s)knows web\\.healthy\\.svc\\.cluster\\.local: 10\\.43\\..*it is Service healthy/web with [0-9]+ endpoints.*sends connections to 10\\.43\\.[0-9.]+:80 to 10\\.42\\..*connects to 10\\.43\\."
+		trials[pod+" --to=web.healthy"] = "knows web\\.healthy\\.svc\\.cluster\\.local"
+		trials[pod+" --to=web:81"] = "Service healthy/web has no TCP port 81"
+		trials[pod+" --to=kubernetes:443"] = "namespace default has a Service kubernetes: connect to kubernetes\\.default"
+		trials[pod+" --to=wrong-port:80"] = "is refused at 10\\.43\\.[0-9.]+:80"
+		trials[pod+" --to=nobody:80"] = "knows no nobody: it was asked for nobody\\.healthy\\.svc\\.cluster\\.local"
+		trials[pod+" --to=127.0.0.1:6443"] = "is refused at 127\\.0\\.0\\.1:6443: no process listens there" // the pod's own loopback address
+	}
+	expect(t, host, trials)
+	const closed = `
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: closed}
+spec: {podSelector: {matchLabels: {app: store}}, policyTypes: [Egress], egress: [{ports: [{port: 53, protocol: UDP}]}]}
+`
+	c.Eventually("a NetworkPolicy", func() error {
+		_, err := c.TryKubectl(closed, "apply", "--namespace=healthy", "-f", "-")
+		return err
+	})
+	defer c.Kubectl("--namespace=healthy", "delete", "networkpolicy/closed")
+	expect(t, host, map[string]string{"pod/store-0 --to=web:80": "(?s)gets no answer from 10\\.43\\.[0-9.]+:80 within 3s, and NetworkPolicies isolate it: healthy/closed \\(Egress of pod store-0\\).*kedge netpol explain healthy/store-0 --to healthy/web-[a-z0-9-]+ --port 8080"})
+}
+
+// expect runs kedge why with each words, until it says what is wanted.
+func expect(t *testing.T, host *harness.Host, trials map[string]string) {
+	t.Helper()
+	for words, wanted := range trials {
 		harness.Eventually(t, cluster.Patience, "kedge why "+words, func() error {
 			output, _ := host.Kedge(t.Context(), append([]string{"why", "--namespace=healthy"}, strings.Fields(words)...)...).CombinedOutput()
 			if !regexp.MustCompile(wanted).Match(output) {
