@@ -116,6 +116,8 @@ type (
 	cniConfig struct {
 		BinDirs []string `toml:"bin_dirs"`
 		ConfDir string   `toml:"conf_dir"`
+		// InternalLoopback sets up the loopback interface of a pod without a plugin, which would be one more process.
+		InternalLoopback bool `toml:"use_internal_loopback"`
 	}
 	containerdConfig struct {
 		DefaultRuntimeName string                   `toml:"default_runtime_name"`
@@ -199,7 +201,7 @@ func generate(cfg Config, found findings) *fileConfig {
 				DisableAppArmor:     cfg.Facts.UserNamespace,
 				DeviceOwnership:     cfg.NonrootDevices,
 				StatsCollectPeriod:  never,
-				CNI:                 cniConfig{BinDirs: cfg.CNIBinDirs, ConfDir: cfg.CNIConfDir},
+				CNI:                 cniConfig{BinDirs: cfg.CNIBinDirs, ConfDir: cfg.CNIConfDir, InternalLoopback: true},
 				Containerd:          containerdConfig{DefaultRuntimeName: cfg.DefaultRuntime, Runtimes: handlers},
 			},
 			CRI: criConfig{StreamServerAddress: "127.0.0.1", StreamServerPort: found.streamPort},

@@ -10,6 +10,7 @@ import (
 
 	metricsfeatures "k8s.io/component-base/metrics/features"
 	"k8s.io/kubernetes/cmd/kubelet/app/options"
+	"k8s.io/kubernetes/pkg/features"
 	kubeletconfig "k8s.io/kubernetes/pkg/kubelet/apis/config"
 	"k8s.io/kubernetes/pkg/kubelet/eviction"
 	"k8s.io/kubernetes/pkg/util/taints"
@@ -83,6 +84,8 @@ func configure(cfg Config, own limits) (*options.KubeletServer, error) {
 	kc.ProtectKernelDefaults = cfg.ProtectKernel
 	kc.FeatureGates = map[string]bool{
 		string(metricsfeatures.NativeHistograms): false, // as in the API server (gates)
+		// The runtime tells of containers that end. With a runtime that restarts, upstream gives up after five attempts at once.
+		string(features.EventedPLEG): cfg.Runtime != nil,
 	}
 	if !cfg.Facts.SysResource {
 		// The kernel refuses to lower the OOM score and to raise the limit of open files. It accepts
