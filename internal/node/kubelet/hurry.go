@@ -40,12 +40,14 @@ type hurriedVolumes struct {
 	volumemanager.VolumeManager
 	// started tells whether the manager knows the pods that were there before the kubelet.
 	started func() bool
-	// begin starts to mount the volumes of a pod. Upstream's loops may do the same at the same time, because each operation of a volume
-	// excludes others of the same volume.
-	begin func(ctx context.Context, pod *corev1.Pod)
+	// add adds the volumes of a pod to those that are to be mounted. mount begins the next step of each volume that is not mounted: it is
+	// attached first, even if that takes nothing. Upstream's loops may do the same at the same time, because each operation of a volume excludes
+	// others of the same volume.
+	add   func(ctx context.Context, pod *corev1.Pod)
+	mount func(ctx context.Context)
 }
 
-// short is how often a pod's volumes are looked at, until they are mounted or upstream's way takes over after about a second.
+// short is how often a pod's volumes are looked at, until they are mounted or upstream's way takes over after half a second.
 var short = wait.Backoff{Duration: 2 * time.Millisecond, Factor: 1.5, Cap: 300 * time.Millisecond, Steps: 12}
 
 // WaitForAttachAndMount implements volumemanager.VolumeManager.
@@ -53,8 +55,14 @@ func (v *hurriedVolumes) WaitForAttachAndMount(ctx context.Context, pod *corev1.
 	if pod == nil || !v.started() || !v.ReconcilerStatesHasBeenSynced() || v.mounted(pod) {
 		return v.VolumeManager.WaitForAttachAndMount(ctx, pod)
 	}
-	v.begin(ctx, pod)
-	err := wait.ExponentialBackoffWithContext(ctx, short, func(context.Context) (bool, error) { return v.mounted(pod), nil })
+	v.add(ctx, pod)
+	err := wait.ExponentialBackoffWithContext(ctx, short, func(ctx context.Context) (bool, error) {
+		if v.mounted(pod) {
+			return true, nil
+		}
+		v.mount(ctx)
+		return false, nil
+	})
 	if err != nil {
 		return v.VolumeManager.WaitForAttachAndMount(ctx, pod) // it has the words for what is missing
 	}

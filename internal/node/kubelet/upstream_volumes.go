@@ -37,12 +37,12 @@ func hurryVolumes(k *kubelet.Kubelet) {
 	manager := field.Elem().Elem()
 	add, mount := manager.FieldByName("desiredStateOfWorldPopulator"), manager.FieldByName("reconciler").Elem().UnsafePointer()
 	adder := *(*populator.DesiredStateOfWorldPopulator)(unsafe.Pointer(add.UnsafeAddr()))
-	hurried := &hurriedVolumes{VolumeManager: *slot, started: adder.HasAddedPods}
-	hurried.begin = func(ctx context.Context, pod *corev1.Pod) {
-		processPodVolumes(add.Elem().UnsafePointer(), ctx, pod)
-		mountOrAttachVolumes(mount, klog.FromContext(ctx))
+	*slot = &hurriedVolumes{
+		VolumeManager: *slot,
+		started:       adder.HasAddedPods,
+		add:           func(ctx context.Context, pod *corev1.Pod) { processPodVolumes(add.Elem().UnsafePointer(), ctx, pod) },
+		mount:         func(ctx context.Context) { mountOrAttachVolumes(mount, klog.FromContext(ctx)) },
 	}
-	*slot = hurried
 }
 
 // relistLessOften has a kubelet that has not started list all pods of the runtime at another interval. Those that change are looked at besides that.
