@@ -340,7 +340,7 @@ $(CONFORMANCE)/programs.stamp: tests/conformance/build.sh $(wildcard tests/confo
 bench: bin/kedge $(BUILD)/busybox ## measure this machine, with ratios against upstream (root)
 	@scripts/need.sh e2fsprogs fio nghttp2-client nginx-light xz-utils
 	tests/bench/build.sh
-	KEDGE_BINARY=$(CURDIR)/bin/kedge go test -count=1 -timeout 8h -v -run '^Test(Bench|Parts|Backup|VolumeBackup|Network|Policies|Gateway|Nodes|Datastores|Storage|Lived|ThrowAway)$$' ./tests/bench
+	KEDGE_BINARY=$(CURDIR)/bin/kedge go test -count=1 -timeout 8h -v -run '^Test(Bench|PodStart|Parts|Backup|VolumeBackup|Network|Policies|Gateway|Nodes|Datastores|Storage|Lived|ThrowAway)$$' ./tests/bench
 
 # -- Releasing ----------------------------------------------------------------
 

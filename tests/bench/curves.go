@@ -108,6 +108,16 @@ func (i *installation) load(r *report, c *curves) error {
 		return err
 	}
 	time.Sleep(podRest)
+	for name, measure := range map[string]func() (float64, error){
+		onePod:  func() (float64, error) { return startSingly(i.ctx, client) },
+		endSeen: func() (float64, error) { return seeEnds(i.ctx, i.host, client) },
+	} {
+		seconds, err := measure()
+		if err != nil {
+			return err
+		}
+		r.set(name, i.system, seconds)
+	}
 	seconds, err := runPods(i.ctx, client, 0, podsAtOnce)
 	if err != nil {
 		return err

@@ -17,6 +17,8 @@ const (
 	perPod          = "memory per pod"
 	perPodAnonymous = "anonymous per pod"
 	podRate         = "pods a second"
+	onePod          = "seconds of one pod"
+	endSeen         = "seconds until an end is seen"
 	requests        = "requests a second"
 	latency99       = "watch latency p99"
 	executables     = "executables"
@@ -65,7 +67,9 @@ func rows() []row {
 		{name: "written until idle, MiB", scale: mebibyte, value: func(r result) float64 { return r.WrittenBefore }},
 		{name: "per further pod: PSS, MiB", scale: mebibyte, once: perPod, most: 8},
 		{name: "per further pod: anonymous, MiB", scale: mebibyte, once: perPodAnonymous},
-		{name: "pods started a second, of 30", scale: 1, once: podRate, least: 1},
+		{name: "pods started a second, of 30", scale: 1, once: podRate, least: 2.5},
+		{name: "one pod, created to Ready, s", scale: 1, once: onePod, most: 0.25},
+		{name: "end of a container to its status, s", scale: 1, once: endSeen, most: 0.05},
 		{name: "API requests a second", scale: 1, once: requests, least: 1},
 		{name: "watch latency p99, ms", scale: 1e-3, once: latency99, ratio: 1},
 		{name: "executables, MB", scale: megabyte, once: executables, most: 210},

@@ -39,7 +39,7 @@ func TestVerdict(t *testing.T) {
 func TestTable(t *testing.T) {
 	r := &report{Options: options{Runs: 1, Idle: time.Minute}, Once: map[string]map[string]float64{}, Outcomes: map[string]map[string]string{}}
 	r.Runs = []result{{System: kedgeName, atRest: atRest{PSS: 200 * mebibyte}}, {System: baselineName, atRest: atRest{PSS: 800 * mebibyte}}}
-	r.set(podRate, kedgeName, 3)
+	r.set(podRate, kedgeName, 6)
 	r.set(podRate, baselineName, 2)
 	r.outcome(smallMemory, kedgeName, errors.New("it ended"))
 	r.outcome(smallMemory, baselineName, nil)
@@ -50,7 +50,7 @@ func TestTable(t *testing.T) {
 	}
 	for name, want := range map[string]string{
 		"PSS of all but the pod, MiB":  "200.0 800.0 0.25 ≤ 260, ratio ≤ 0.38 met",
-		"pods started a second, of 30": "3.00 2.00 1.50 ratio ≥ 1 met",
+		"pods started a second, of 30": "6.00 2.00 3.00 ratio ≥ 2.5 met",
 		smallMemory:                    "fails works works NOT MET",
 	} {
 		if lines[name] != want {
