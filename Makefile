@@ -107,7 +107,7 @@ MODULE := cmd/helpers/go.mod cmd/helpers/go.sum
 GO_HELPER := cd cmd/helpers && GOFLAGS='-buildvcs=false -trimpath'
 version_of = $$(go list -m -f '{{.Version}}' $(1))
 CNI := github.com/containernetworking/plugins
-PLUGINS := bridge host-local loopback portmap bandwidth
+PLUGINS := kedge bridge host-local loopback portmap bandwidth
 LAUNCHED := nft iptables iptables-save iptables-restore ip6tables ip6tables-save ip6tables-restore
 HELPERS := $(addprefix $(BUILD)/,runc containerd-shim-runc-v2 crictl cni launcher protocols.so pause debian.stamp)
 
@@ -158,9 +158,13 @@ $(BUILD)/crictl: $(MODULE) Makefile
 		-ldflags "-s -w -X sigs.k8s.io/cri-tools/pkg/version.Version=$(call version_of,sigs.k8s.io/cri-tools)" \
 		-o $(CURDIR)/$@ sigs.k8s.io/cri-tools/cmd/crictl
 
-$(BUILD)/cni: $(MODULE) Makefile cmd/helpers/cni/main.go $(wildcard scripts/cniplugins/*.go)
+# The go command finds upstream's plugins as packages by this overlay.
+CNI_OVERLAY := $(CURDIR)/$(BUILD)/cniplugins/overlay.json
+$(CNI_OVERLAY): $(MODULE) $(wildcard scripts/cniplugins/*.go)
 	GOARCH= CC= go run ./scripts/cniplugins cmd/helpers $(BUILD)/cniplugins
-	$(GO_HELPER) CGO_ENABLED=0 go build -overlay $(CURDIR)/$(BUILD)/cniplugins/overlay.json \
+
+$(BUILD)/cni: $(CNI_OVERLAY) Makefile $(wildcard cmd/helpers/cni/*.go cmd/helpers/cni/*/*.go)
+	$(GO_HELPER) CGO_ENABLED=0 go build -overlay $(CNI_OVERLAY) \
 		-ldflags "-s -w -X $(CNI)/pkg/utils/buildversion.BuildVersion=$(call version_of,$(CNI))" \
 		-o $(CURDIR)/$@ ./cni
 
@@ -210,11 +214,12 @@ GOTEST_V := $(GOTESTSUM) --format standard-verbose -- -count=1
 
 # The race detector compiles every package again, which would take too long for
 # Kubernetes.
-unit: $(GOTESTSUM) $(DEFINITIONS) | packages ## unit tests, with the race detector where Kubernetes is not imported
+unit: $(GOTESTSUM) $(DEFINITIONS) $(CNI_OVERLAY) | packages ## unit tests, with the race detector where Kubernetes is not imported
 	@scripts/need.sh nftables iptables iproute2 e2fsprogs xfsprogs btrfs-progs
 	packages=$$(scripts/packages.sh light) && $(GOTEST) -race $$packages
 	packages=$$(scripts/packages.sh heavy) && $(GOTEST) $$packages
 	$(GO_HELPER) GOARCH= CC= CGO_ENABLED=0 go test -tags no_grpc,netgo,osusergo ./containerd-shim-runc-v2
+	$(GO_HELPER) GOARCH= CC= CGO_ENABLED=0 go test -vet=off -overlay $(CNI_OVERLAY) ./cni/chain # vet finds no packages of an overlay
 
 # Fails as long as something has changed. The older sources come from the module cache,
 # or are downloaded into it.

@@ -1,12 +1,15 @@
 // Command cniplugins makes packages from upstream's CNI plugins for
 // cmd/helpers/cni. The plugins are programs, which cannot be imported. It copies
 // their source, renames `package main` and `func main`, and writes the overlay
-// with which `go build` finds the copies below cmd/helpers/cni/plugins.
+// with which `go build` finds the copies below cmd/helpers/cni/plugins. Each
+// package also has Functions, so that the plugin kedge can call it, and its
+// package ipam is that of cmd/helpers/cni.
 //
 //	cniplugins cmd/helpers build/cni
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -27,7 +30,17 @@ var (
 	//upstream:relies-on github.com/containernetworking/plugins/plugins/meta/portmap/main.go main
 	packageClause = regexp.MustCompile(`(?m)^package main$`)
 	mainFunction  = regexp.MustCompile(`(?m)^func main\(\)`)
+	ipamImport    = []byte(`"github.com/containernetworking/plugins/pkg/ipam"`)
+	ownIPAM       = []byte(`"github.com/kedge-dev/kedge/cmd/helpers/cni/ipam"`)
 )
+
+// functions is a file of each package.
+const functions = `package %s
+
+import "github.com/containernetworking/cni/pkg/skel"
+
+var Functions = skel.CNIFuncs{Add: cmdAdd, Check: cmdCheck, Del: cmdDel}
+`
 
 func main() {
 	if len(os.Args) != 3 {
@@ -66,6 +79,7 @@ func run(module, out string) error {
 			}
 			text = packageClause.ReplaceAll(text, []byte("package "+name))
 			text = mainFunction.ReplaceAll(text, []byte("func Main()"))
+			text = bytes.ReplaceAll(text, ipamImport, ownIPAM)
 			// The copies are not named .go, because ./... of kedge would find
 			// packages there.
 			renamed := filepath.Join(out, name+"_"+filepath.Base(file)+".source")
@@ -74,6 +88,11 @@ func run(module, out string) error {
 			}
 			replace[filepath.Join(module, "cni", "plugins", name, filepath.Base(file))] = renamed
 		}
+		own := filepath.Join(out, name+"_functions.go.source")
+		if err := os.WriteFile(own, fmt.Appendf(nil, functions, name), 0o644); err != nil {
+			return err
+		}
+		replace[filepath.Join(module, "cni", "plugins", name, "functions.go")] = own
 	}
 	text, err := json.MarshalIndent(map[string]any{"Replace": replace}, "", "\t")
 	if err != nil {

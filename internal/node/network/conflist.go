@@ -50,9 +50,11 @@ type (
 		Name       string `json:"name"`
 		Plugins    []any  `json:"plugins"`
 	}
-	cniBridge struct {
-		Type   string `json:"type"`
-		Bridge string `json:"bridge"`
+	// cniPlugin has the settings of the plugin kedge (cmd/helpers/cni/chain): those of bridge, and of portmap.
+	cniPlugin struct {
+		Type         string          `json:"type"`
+		Capabilities map[string]bool `json:"capabilities"`
+		Bridge       string          `json:"bridge"`
 		// IsDefaultGateway includes isGateway and gives pods the default route.
 		IsDefaultGateway bool `json:"isDefaultGateway"`
 		// ForceAddress changes the address of a bridge that has one from an earlier pod CIDR.
@@ -62,6 +64,7 @@ type (
 		IPMasqBackend string       `json:"ipMasqBackend,omitempty"`
 		MTU           int          `json:"mtu"`
 		IPAM          cniHostLocal `json:"ipam"`
+		PortMap       cniPortMap   `json:"portmap"`
 	}
 	cniHostLocal struct {
 		Type    string       `json:"type"`
@@ -72,52 +75,34 @@ type (
 		Subnet netip.Prefix `json:"subnet"`
 	}
 	cniPortMap struct {
-		Type         string          `json:"type"`
-		Capabilities map[string]bool `json:"capabilities"`
-		Backend      string          `json:"backend"`
-		SNAT         bool            `json:"snat"`
-	}
-	cniBandwidth struct {
-		Type         string          `json:"type"`
-		Capabilities map[string]bool `json:"capabilities"`
+		Backend string `json:"backend"`
+		SNAT    bool   `json:"snat"`
 	}
 )
 
 // encode returns the content of the file.
 func (c conflist) encode() ([]byte, error) {
-	bridge := cniBridge{
-		Type:             "bridge",
+	plugin := cniPlugin{
+		Type:             "kedge",
+		Capabilities:     map[string]bool{"portMappings": true, "bandwidth": true},
 		Bridge:           BridgeName,
 		IsDefaultGateway: true,
 		ForceAddress:     true,
 		HairpinMode:      true,
 		MTU:              c.MTU,
 		IPAM:             cniHostLocal{Type: "host-local", DataDir: addressDir},
+		PortMap:          cniPortMap{Backend: "nftables", SNAT: true},
 	}
 	for _, cidr := range c.PodCIDRs {
-		bridge.IPAM.Ranges = append(bridge.IPAM.Ranges, []cniRange{{cidr.Masked()}})
-	}
-	portMap := cniPortMap{
-		Type:         "portmap",
-		Capabilities: map[string]bool{"portMappings": true},
-		Backend:      "nftables",
-		SNAT:         true,
+		plugin.IPAM.Ranges = append(plugin.IPAM.Ranges, []cniRange{{cidr.Masked()}})
 	}
 	if !c.Nftables {
-		portMap.Backend = "iptables"
+		plugin.PortMap.Backend = "iptables"
 		// The plugin's masquerading also hides pods from the pods of other nodes. Without
 		// nftables there is no way around that.
-		bridge.IPMasq, bridge.IPMasqBackend = true, "iptables"
+		plugin.IPMasq, plugin.IPMasqBackend = true, "iptables"
 	}
-	content, err := json.MarshalIndent(cniList{
-		CNIVersion: "1.0.0",
-		Name:       networkName,
-		Plugins: []any{
-			bridge,
-			portMap,
-			cniBandwidth{Type: "bandwidth", Capabilities: map[string]bool{"bandwidth": true}},
-		},
-	}, "", "  ")
+	content, err := json.MarshalIndent(cniList{CNIVersion: "1.0.0", Name: networkName, Plugins: []any{plugin}}, "", "  ")
 	if err != nil {
 		return nil, fmt.Errorf("encode CNI configuration: %w", err)
 	}

@@ -1,5 +1,3 @@
-// Follows pkg/kubelet/volumemanager of k8s.io/kubernetes v1.37.2 in how a pod's volumes get mounted.
-
 package kubelet
 
 import (
