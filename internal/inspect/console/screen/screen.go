@@ -58,7 +58,9 @@ type Screen struct {
 	rows, columns int
 	lines         []*Line
 	// past are the lines that have left, and up to as many again as are kept.
-	past    []*Line
+	past []*Line
+	// left is how many lines have left.
+	left    int
 	cleared int
 	nextID  int
 	// main is the main screen's lines while a program shows the alternate screen, and nil otherwise.
@@ -166,11 +168,21 @@ func (s *Screen) remember(l *Line) {
 		s.past = slices.Clone(s.past[History:])
 	}
 	s.past = append(s.past, &Line{ID: l.ID, cells: slices.Clone(cells)})
+	s.left++
 }
 
-// Lines returns the lines of the screen, and those that have left it, the oldest first. They are valid until the next
-// call of another method. Cleared is how often a program has thrown the history away.
-func (s *Screen) Lines() (past, now []*Line, cleared int) {
+// View is what there is to see. It is valid until the next call of another method.
+type View struct {
+	// Past are the lines that have left the screen, the oldest first, and Lines those on it.
+	Past, Lines []*Line
+	// Gone is how many lines have left before those of Past.
+	Gone int
+	// Cleared is how often a program has thrown the past away.
+	Cleared int
+}
+
+// Look returns what there is to see.
+func (s *Screen) Look() View {
 	at := s.lines[s.row]
 	if s.hidden {
 		at = nil
@@ -181,7 +193,8 @@ func (s *Screen) Lines() (past, now []*Line, cleared int) {
 		}
 	}
 	s.shown = at
-	return s.past[max(len(s.past)-History, 0):], s.lines, s.cleared
+	past := s.past[max(len(s.past)-History, 0):]
+	return View{past, s.lines, s.left - len(past), s.cleared}
 }
 
 // Run is a part of a line that has one style.

@@ -9,7 +9,7 @@ import (
 
 // text returns what is on the screen, with the cursor as "_" if it is on a blank.
 func text(s *Screen) string {
-	_, lines, _ := s.Lines()
+	lines := s.Look().Lines
 	rows := make([]string, len(lines))
 	for i, l := range lines {
 		for _, run := range s.Runs(l) {
@@ -121,7 +121,7 @@ func TestStyle(t *testing.T) {
 	} {
 		s := New(5, 10)
 		fmt.Fprintf(s, "%sx\x1b[H\x1b[?25l", codes)
-		_, lines, _ := s.Lines()
+		lines := s.Look().Lines
 		if runs := s.Runs(lines[0]); len(runs) == 0 || runs[0].Text != "x" || runs[0].Style != want {
 			t.Errorf("%q: got %+v, want %+v", codes, runs, want)
 		}
@@ -134,21 +134,22 @@ func TestHistory(t *testing.T) {
 	for i := range 10 {
 		fmt.Fprintf(s, "%d\r\n", i)
 	}
-	past, now, _ := s.Lines()
-	if len(past) != 8 || s.Runs(past[7])[0].Text != "7" || s.Runs(now[0])[0].Text != "8" || now[0].ID != past[7].ID+1 {
+	view := s.Look()
+	past, now := view.Past, view.Lines
+	if len(past) != 8 || view.Gone != 0 || s.Runs(past[7])[0].Text != "7" || s.Runs(now[0])[0].Text != "8" || now[0].ID != past[7].ID+1 {
 		t.Errorf("got %d old lines", len(past))
 	}
 	fmt.Fprint(s, "\x1b[?1049h", strings.Repeat("other\r\n", 10), "\x1b[?1049l")
-	if past, again, _ := s.Lines(); len(past) != 8 || again[0].ID != now[0].ID {
-		t.Errorf("the alternate screen leaves %d old lines", len(past))
+	if again := s.Look(); len(again.Past) != 8 || again.Lines[0].ID != now[0].ID {
+		t.Errorf("the alternate screen leaves %d old lines", len(again.Past))
 	}
 	fmt.Fprint(s, strings.Repeat("x\r\n", 2*History))
-	if past, _, _ := s.Lines(); len(past) != History {
-		t.Errorf("there are %d old lines", len(past))
+	if view := s.Look(); len(view.Past) != History || view.Gone != 8+2*History-History {
+		t.Errorf("there are %d old lines, after %d others", len(view.Past), view.Gone)
 	}
 	fmt.Fprint(s, "\x1b[3J")
-	if past, _, cleared := s.Lines(); len(past) != 0 || cleared != 1 {
-		t.Errorf("after all was erased there are %d old lines", len(past))
+	if view := s.Look(); len(view.Past) != 0 || view.Cleared != 1 || view.Gone != 8+2*History {
+		t.Errorf("after all was erased there are %d old lines, after %d others", len(view.Past), view.Gone)
 	}
 }
 
@@ -157,7 +158,7 @@ func TestDrawn(t *testing.T) {
 	s := New(3, 10)
 	fmt.Fprint(s, "a\r\nb\r\n")
 	changed := func() (rows []int) {
-		_, lines, _ := s.Lines()
+		lines := s.Look().Lines
 		for i, l := range lines {
 			if l.Drawn == "" {
 				rows = append(rows, i)
@@ -184,7 +185,7 @@ func TestResize(t *testing.T) {
 	s := New(4, 10)
 	fmt.Fprint(s, "1\r\n2\r\n3\r\n4")
 	s.Resize(2, 20)
-	if past, _, _ := s.Lines(); text(s) != "3\n4_" || len(past) != 2 {
+	if text(s) != "3\n4_" || len(s.Look().Past) != 2 {
 		t.Errorf("smaller: %q", text(s))
 	}
 	s.Resize(5, 12)
@@ -271,7 +272,8 @@ func TestKeys(t *testing.T) {
 func check(t *testing.T, s *Screen) {
 	t.Helper()
 	rows, columns := s.Size()
-	past, lines, _ := s.Lines()
+	view := s.Look()
+	past, lines := view.Past, view.Lines
 	if len(lines) != rows || len(past) > History || s.row < 0 || s.row >= rows || s.column < 0 || s.column >= columns || s.top < 0 || s.top >= s.bottom || s.bottom >= rows {
 		t.Fatalf("%d lines of %d, cursor %d, %d, region %d to %d", len(lines), rows, s.row, s.column, s.top, s.bottom)
 	}
