@@ -12,7 +12,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/tools/remotecommand"
 	utilexec "k8s.io/client-go/util/exec"
 
@@ -44,9 +43,11 @@ type shell struct {
 	ID, Namespace, Pod, Container string
 	Command                       []string
 
-	ctx  context.Context
-	end  context.CancelFunc
-	done chan struct{}
+	// ctx ends when nobody wants the program any more, and end ends it. The link to the program ends with link, a little
+	// later.
+	ctx, link context.Context
+	end, cut  context.CancelFunc
+	done      chan struct{}
 	// verdict says how the program has ended. It is set when done is closed.
 	verdict string
 
@@ -89,11 +90,15 @@ func (all *shells) start(namespace, pod, container string, command []string) (*s
 		input: make(chan []byte, 16), sizes: make(chan remotecommand.TerminalSize, 1), screen: screen.New(24, 80),
 	}
 	s.ctx, s.end = context.WithCancel(all.ctx)
+	s.link, s.cut = context.WithCancel(context.WithoutCancel(s.ctx))
 	s.left = time.AfterFunc(all.leaving, func() { all.drop(s) })
 	s.resize(24, 80)
 	all.byID[s.ID] = s
 	all.running.Go(func() {
+		hungUp := context.AfterFunc(s.ctx, s.hangUp)
 		s.verdict = s.run(all.exec)
+		hungUp()
+		s.cut()
 		s.end()
 		close(s.done)
 	})
@@ -147,28 +152,54 @@ func (all *shells) wait() {
 
 // run runs the program, and says how it has ended.
 func (s *shell) run(exec Exec) (verdict string) {
-	err := exec(s.ctx, s.Namespace, s.Pod, &corev1.PodExecOptions{Container: s.Container, Command: s.Command, Stdin: true, Stdout: true, TTY: true},
+	err := exec(s.link, s.Namespace, s.Pod, &corev1.PodExecOptions{Container: s.Container, Command: s.Command, Stdin: true, Stdout: true, TTY: true},
 		remotecommand.StreamOptions{Stdin: inputOf{s}, Stdout: s, Tty: true, TerminalSizeQueue: s})
 	var status utilexec.CodeExitError
 	switch {
+	case s.ctx.Err() != nil:
+		return "The terminal was ended."
 	case err == nil:
 		return "The program has ended with exit status 0."
 	case errors.As(err, &status):
 		return fmt.Sprintf("The program has ended with exit status %d.", status.Code)
-	case s.ctx.Err() != nil:
-		return "The terminal was ended."
-	case apierrors.IsForbidden(err):
-		return "You may not run programs in this pod: " + reason(err)
 	}
-	return "The program does not run: " + reason(err)
+	text, refused := strings.CutPrefix(err.Error(), refusal)
+	text = foreigntext.Cut(strings.Join(strings.Fields(printable(text)), " "), longestReason)
+	if refused && strings.Contains(text, " is forbidden: ") {
+		return "You may not run programs in this pod: " + text
+	}
+	return "The program does not run: " + text
 }
 
-// longestReason is how much of an error a sentence has.
+// refusal is the beginning of an error if the API runs nothing. The rest is the API's message.
+//
+//upstream:relies-on k8s.io/streaming/pkg/httpstream/spdy/roundtripper.go SpdyRoundTripper.NewConnection
+const refusal = "unable to upgrade connection: "
+
+// longestReason is how much of an error a sentence has. Programs in the container may have written parts of it.
 const longestReason = 500
 
-// reason makes an error a part of a sentence. Programs in the container may have written parts of it.
-func reason(err error) string {
-	return foreigntext.Cut(strings.Join(strings.Fields(printable(err.Error())), " "), longestReason)
+// farewell is what a program is sent when nobody wants it any more: interrupt, quit, and twice the end of the input. The end
+// of the link alone ends no program that has a terminal: containerd keeps the terminal open (k3s-io/k3s#13749).
+var farewell = []string{"\x03", "\x1c", "\x04", "\x04"}
+
+// farewellPace is the time between two of them, in which a shell gets ready for the next.
+const farewellPace = 150 * time.Millisecond
+
+// hangUp asks the program to end, and then cuts the link.
+func (s *shell) hangUp() {
+	defer s.cut()
+	for _, key := range farewell {
+		select {
+		case s.input <- []byte(key):
+		default: // a program that does not read
+		}
+		select {
+		case <-s.link.Done():
+			return
+		case <-time.After(farewellPace):
+		}
+	}
 }
 
 // piece is how much of what a program writes is taken at once, so that a page does not wait for long.
@@ -200,7 +231,7 @@ func (s inputOf) Read(p []byte) (int, error) {
 	if len(s.rest) == 0 {
 		select {
 		case s.rest = <-s.input:
-		case <-s.ctx.Done():
+		case <-s.link.Done():
 			return 0, io.EOF
 		}
 	}
@@ -214,7 +245,7 @@ func (s *shell) Next() *remotecommand.TerminalSize {
 	select {
 	case size := <-s.sizes:
 		return &size
-	case <-s.ctx.Done():
+	case <-s.link.Done():
 		return nil
 	}
 }
@@ -242,8 +273,8 @@ func (s *shell) enter(ctx context.Context, keys []screen.Key) bool {
 		typed = append(typed, s.screen.Encode(key)...)
 	}
 	s.mu.Unlock()
-	if len(typed) == 0 {
-		return true
+	if len(typed) == 0 || s.ctx.Err() != nil {
+		return s.ctx.Err() == nil
 	}
 	select {
 	case <-s.ctx.Done():

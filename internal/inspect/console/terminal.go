@@ -214,13 +214,14 @@ func (w *watcher) frame(s *shell) (string, error) {
 			if err != nil {
 				return frameLine{}, err
 			}
-			l.Drawn = strings.TrimSuffix(text, "\n") + "\n" // never ""
+			l.Drawn = text // it ends with a newline, so it is never ""
 		}
 		sent[l.ID] = l.Drawn
 		if w.sent[l.ID] == l.Drawn {
 			return frameLine{ID: l.ID}, nil
 		}
-		return frameLine{l.ID, &l.Drawn}, nil
+		html := strings.TrimSuffix(l.Drawn, "\n")
+		return frameLine{l.ID, &html}, nil
 	}
 	past := view.Past[min(max(w.next-view.Gone, 0), len(view.Past)):]
 	for _, to := range []struct {

@@ -80,7 +80,7 @@
       const character = [...e.key].length === 1;
       const apple = /Mac|iP/.test(navigator.platform);
       if (e.isComposing || e.metaKey || e.getModifierState("AltGraph") || (e.key === "Tab" && e.shiftKey)) return true;
-      if (!character) return !named.test(e.key) || (e.key === "Insert" && e.shiftKey);
+      if (!character) return !named.test(e.key) || (e.key === "Insert" && e.shiftKey) || (e.key === "Enter" && !e.altKey && !e.ctrlKey);
       if (!e.ctrlKey) return !e.altKey || apple;
       return e.shiftKey || e.key === "v" || (e.key === "c" && !document.getSelection().isCollapsed);
     }
