@@ -161,6 +161,7 @@ func (s *seen) editor(tab context.Context) {
 	s.sees(tab, `This is the first line\nanother line\n~\n`)
 	s.picture(tab, "terminal-editor")
 	s.run(tab, chromedp.KeyEvent(kb.Escape))
+	s.sees(tab, `\n- text`) // vi takes Escape for the beginning of another key if more follows at once
 	s.runs(tab, ":wq")
 	s.sees(tab, `%\s*$`)
 	s.runs(tab, "clear; echo; cat text")
