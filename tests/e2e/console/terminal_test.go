@@ -37,10 +37,20 @@ func (s *seen) sees(tab context.Context, pattern string) (found []string) {
 	return found
 }
 
-// runs types a command.
+// prompt waits until the shell reads. busybox loses what was typed while it gets ready, in any terminal.
+func (s *seen) prompt(tab context.Context) {
+	s.Helper()
+	s.sees(tab, `[%#]\s*$`)
+}
+
+// runs types a command when the shell reads.
 func (s *seen) runs(tab context.Context, command string) {
 	s.Helper()
-	s.run(tab, chromedp.KeyEvent(command), chromedp.KeyEvent(kb.Enter))
+	s.prompt(tab)
+	s.run(tab, chromedp.KeyEvent(command))
+	end := len(command) - 1
+	s.sees(tab, regexp.QuoteMeta(command[end-1:end])+`\n?`+regexp.QuoteMeta(command[end:])+`\s*$`) // the old prompt is no longer the last word
+	s.run(tab, chromedp.KeyEvent(kb.Enter))
 }
 
 // terminal works in a terminal as people do.
@@ -94,7 +104,10 @@ func (s *seen) terminal(tab context.Context) {
 // keys tries keys that the browser has a use for, too, and the way out.
 func (s *seen) keys(tab context.Context) {
 	s.runs(tab, "clear; mkdir -p /tmp/completed")
-	s.run(tab, chromedp.KeyEvent("cd /tmp/comp"), chromedp.KeyEvent(kb.Tab), chromedp.KeyEvent(kb.Enter))
+	s.prompt(tab)
+	s.run(tab, chromedp.KeyEvent("cd /tmp/comp"), chromedp.KeyEvent(kb.Tab))
+	s.sees(tab, `cd /tmp/completed/\s*$`)
+	s.run(tab, chromedp.KeyEvent(kb.Enter))
 	s.runs(tab, "pwd")
 	s.sees(tab, `(?m)^/tmp/completed$`)
 	s.runs(tab, "clear; echo; echo sleeping; sleep 10000")
@@ -102,8 +115,10 @@ func (s *seen) keys(tab context.Context) {
 	s.run(tab, chromedp.KeyEvent("c", chromedp.KeyModifiers(chromedp.ModifierCtrl)))
 	s.runs(tab, "echo status $?")
 	s.sees(tab, `(?m)^status 130$`)
+	s.prompt(tab)
 	s.run(tab, chromedp.KeyEvent(kb.ArrowUp), chromedp.KeyEvent(kb.Backspace+kb.Backspace+"7"), chromedp.KeyEvent(kb.Enter))
 	s.sees(tab, `(?m)^status 7$`)
+	s.prompt(tab)
 	evaluated[int](s, tab, `{
 		const data = new DataTransfer();
 		data.setData("text/plain", "echo pas''ted; echo tw''ice\n");
@@ -162,7 +177,7 @@ func (s *seen) editor(tab context.Context) {
 	s.picture(tab, "terminal-editor")
 	s.run(tab, chromedp.KeyEvent(kb.Escape))
 	s.sees(tab, `\n- text`) // vi takes Escape for the beginning of another key if more follows at once
-	s.runs(tab, ":wq")
+	s.run(tab, chromedp.KeyEvent(":wq"), chromedp.KeyEvent(kb.Enter))
 	s.sees(tab, `%\s*$`)
 	s.runs(tab, "clear; echo; cat text")
 	s.sees(tab, `\nThis is the first line\nanother line\n%`)
