@@ -81,6 +81,9 @@ type containerRow struct {
 	Restarts           int32
 }
 
+// running is the state of a container that runs.
+const running = "running"
+
 // containers returns the containers of a pod, the first to start first.
 func containers(pod *corev1.Pod) (rows []containerRow) {
 	for _, statuses := range [][]corev1.ContainerStatus{pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses, pod.Status.EphemeralContainerStatuses} {
@@ -88,7 +91,7 @@ func containers(pod *corev1.Pod) (rows []containerRow) {
 			row := containerRow{Name: s.Name, Image: s.Image, Ready: s.Ready, Restarts: s.RestartCount, State: "unknown"}
 			switch {
 			case s.State.Running != nil:
-				row.State = "running"
+				row.State = running
 			case s.State.Waiting != nil:
 				row.State = "waits: " + s.State.Waiting.Reason
 			case s.State.Terminated != nil:

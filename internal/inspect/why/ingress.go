@@ -13,6 +13,7 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 
 	"github.com/kedge-dev/kedge/internal/base/events"
+	"github.com/kedge-dev/kedge/internal/base/foreigntext"
 )
 
 // ingressWay is how a request reaches a Service of an Ingress.
@@ -123,7 +124,7 @@ var certificates = []rule[*networkingv1.Ingress]{
 		if s != nil || w.isHidden("Secrets") || asksForCertificate(i) {
 			return nil
 		}
-		return found(fmt.Sprintf("kubectl -n %s create secret tls %s --cert=FILE --key=FILE", i.Namespace, argument(t.SecretName)), "the Ingress needs the Secret %s for TLS, and namespace %s has none of that name", t.SecretName, i.Namespace)
+		return found(fmt.Sprintf("kubectl -n %s create secret tls %s --cert=FILE --key=FILE", i.Namespace, foreigntext.Argument(t.SecretName)), "the Ingress needs the Secret %s for TLS, and namespace %s has none of that name", t.SecretName, i.Namespace)
 	})},
 	{"certificate-not-obtained", eachCertificate(func(w *world, i *networkingv1.Ingress, t networkingv1.IngressTLS, s *corev1.Secret) *finding {
 		e := w.warning(i)
