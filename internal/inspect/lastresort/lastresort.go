@@ -112,7 +112,9 @@ func (o *observer) run(ctx context.Context, log *logrus.Entry) {
 			wait = settling
 		}
 		err := o.look(ctx)
-		return loop.Next{After: max(wait, min(share*time.Since(began), longestPause))}, err
+		took := time.Since(began)
+		log.Debugf("A look at all namespaces took %s. There are causes: %d", took.Round(time.Millisecond/10), len(o.before))
+		return loop.Next{After: max(wait, min(share*took, longestPause))}, err
 	})
 }
 
