@@ -32,10 +32,10 @@ const User = "system:kedge:last-resort"
 const (
 	// settling is the time before the first look, and between the first and the second one: a new cluster has objects that wait for others.
 	settling = time.Minute
-	// pause is the time between two looks, if they are short. It is at least share times as long as a look took, so that looks take at most a
-	// thousandth of a core, up to longestPause.
+	// pause is the time between two looks, if they are short. It is at least share times as long as a look took, so that looks take at most
+	// 0.05 % of a core, up to longestPause.
 	pause        = 5 * time.Minute
-	share        = 1000
+	share        = 2000
 	longestPause = time.Hour
 	// again is how long a cause is not repeated. An Event lives for an hour, unless the user has set event-ttl.
 	again = time.Hour
