@@ -144,7 +144,7 @@ func (o *observer) look(ctx context.Context) (fault error) {
 		}
 	}
 	o.before = now
-	for _, report := range fair(untold, mostOfLook) {
+	for _, report := range fair(untold) {
 		o.write(report)
 	}
 	return fault
@@ -168,10 +168,9 @@ func (o *observer) lasting(ctx context.Context, namespace string, kinds []string
 	if fault != nil {
 		return nil, fmt.Errorf("list Events: %w", fault)
 	}
-	reports = slices.DeleteFunc(reports, func(r *why.Report) bool {
+	return slices.DeleteFunc(reports, func(r *why.Report) bool {
 		return slices.ContainsFunc(warnings.Items, func(e corev1.Event) bool { return says(&e, r) })
-	})
-	return reports[:min(len(reports), mostOfNamespace)], err
+	}), err
 }
 
 // says tells whether an Event of the last hour warns about an object: one of another component, whatever it says, or one about the same cause. So
@@ -205,12 +204,12 @@ func (o *observer) write(r *why.Report) {
 	o.writer.Event(r.Self, corev1.EventTypeWarning, reason(r), events.Message(text))
 }
 
-// fair takes one report of each namespace after the other, until it has so many. Namespaces that are left out have their turn at the next look,
+// fair takes one report of each namespace after the other, until it has as many as a look writes. Namespaces that are left out have their turn at the next look,
 // because nothing is repeated for an hour.
-func fair(ofNamespaces [][]*why.Report, most int) (some []*why.Report) {
+func fair(ofNamespaces [][]*why.Report) (some []*why.Report) {
 	for i := range mostOfNamespace {
 		for _, reports := range ofNamespaces {
-			if i < len(reports) && len(some) < most {
+			if i < len(reports) && len(some) < mostOfLook {
 				some = append(some, reports[i])
 			}
 		}

@@ -38,6 +38,10 @@ type world struct {
 func newWorld(t *testing.T, objects ...runtime.Object) *world {
 	t.Helper()
 	w := &world{api: fake.NewClientset(objects...), ctx: t.Context()}
+	// The fence lets nothing of nodes pass.
+	w.api.PrependReactor("*", "nodes", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		return true, nil, apierrors.NewForbidden(action.GetResource().GroupResource(), "", errors.New("no"))
+	})
 	w.observer = newObserver(w.ctx, w.api)
 	return w
 }
