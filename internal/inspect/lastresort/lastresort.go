@@ -204,8 +204,8 @@ func (o *observer) write(r *why.Report) {
 	o.writer.Event(r.Self, corev1.EventTypeWarning, reason(r), events.Message(text))
 }
 
-// fair takes one report of each namespace after the other, until it has as many as a look writes. Namespaces that are left out have their turn at the next look,
-// because nothing is repeated for an hour.
+// fair takes one report of each namespace after the other, until it has as many as a look writes. Namespaces that are left out have their turn at
+// the next look, because nothing is repeated for an hour.
 func fair(ofNamespaces [][]*why.Report) (some []*why.Report) {
 	for i := range mostOfNamespace {
 		for _, reports := range ofNamespaces {
