@@ -107,14 +107,14 @@ func (o *observer) run(ctx context.Context, log *logrus.Entry) {
 		return
 	}
 	loop.Loop{Log: log, Meanwhile: "Events may be missing that say why objects do not work"}.Run(ctx, func(ctx context.Context) (loop.Next, error) {
-		began, wait := time.Now(), pause
-		if o.before == nil {
-			wait = settling
-		}
+		began, first := time.Now(), o.before == nil
 		err := o.look(ctx)
 		took := time.Since(began)
 		log.Debugf("A look at all namespaces took %s. There are causes: %d", took.Round(time.Millisecond/10), len(o.before))
-		return loop.Next{After: max(wait, min(share*took, longestPause))}, err
+		if first {
+			return loop.Next{After: settling}, err
+		}
+		return loop.Next{After: max(pause, min(share*took, longestPause))}, err
 	})
 }
 

@@ -119,6 +119,10 @@ func TestLooks(t *testing.T) {
 			}},
 		}
 		w := newWorld(t, namespace("shop"), service("shop", "web"), front)
+		w.api.PrependReactor("list", "services", func(clienttesting.Action) (bool, runtime.Object, error) {
+			time.Sleep(50 * time.Millisecond) // a slow machine has its second look as soon as others
+			return false, nil, nil
+		})
 		ctx, end := context.WithCancel(t.Context())
 		ended := make(chan struct{})
 		go func() { w.run(ctx, logrus.WithField("component", "test")); close(ended) }()
@@ -137,6 +141,33 @@ func TestLooks(t *testing.T) {
 		}
 		if looks := w.looks() - before; looks != int((again-pause)/pause) {
 			t.Errorf("in %s it has looked %d times", again-pause, looks)
+		}
+		end()
+		<-ended
+	})
+}
+
+// TestLongLooks has looks that take long. They come less often.
+func TestLongLooks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, namespace("shop"))
+		took := time.Second
+		w.api.PrependReactor("list", "services", func(clienttesting.Action) (bool, runtime.Object, error) {
+			time.Sleep(took)
+			return false, nil, nil
+		})
+		ctx, end := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() { w.run(ctx, logrus.WithField("component", "test")); close(ended) }()
+		time.Sleep(10 * time.Hour)
+		if looks := w.looks(); looks != 2+int(10*time.Hour/((share+1)*took)) {
+			t.Errorf("with looks of a second, there are %d in ten hours", looks)
+		}
+		before := w.looks()
+		took = time.Minute
+		time.Sleep(10 * time.Hour)
+		if looks := w.looks() - before; looks < 9 || looks > 11 {
+			t.Errorf("with looks of a minute, there are %d in ten hours", looks)
 		}
 		end()
 		<-ended
