@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -151,20 +152,21 @@ func TestLooks(t *testing.T) {
 func TestLongLooks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, namespace("shop"))
-		took := time.Second
+		var took atomic.Int64
+		took.Store(int64(time.Second))
 		w.api.PrependReactor("list", "services", func(clienttesting.Action) (bool, runtime.Object, error) {
-			time.Sleep(took)
+			time.Sleep(time.Duration(took.Load()))
 			return false, nil, nil
 		})
 		ctx, end := context.WithCancel(t.Context())
 		ended := make(chan struct{})
 		go func() { w.run(ctx, logrus.WithField("component", "test")); close(ended) }()
 		time.Sleep(10 * time.Hour)
-		if looks := w.looks(); looks != 2+int(10*time.Hour/((share+1)*took)) {
+		if looks := w.looks(); looks != 2+int(10*time.Hour/((share+1)*time.Second)) {
 			t.Errorf("with looks of a second, there are %d in ten hours", looks)
 		}
 		before := w.looks()
-		took = time.Minute
+		took.Store(int64(time.Minute))
 		time.Sleep(10 * time.Hour)
 		if looks := w.looks() - before; looks < 9 || looks > 11 {
 			t.Errorf("with looks of a minute, there are %d in ten hours", looks)
