@@ -20,26 +20,26 @@ import (
 var ingressWay = []stage[*networkingv1.Ingress]{
 	{name: "class", rules: []rule[*networkingv1.Ingress]{
 		{"ingress-class-missing", func(w *world, i *networkingv1.Ingress) *finding {
-			classes, ok := list(w, w.Kubernetes.NetworkingV1().IngressClasses(), "IngressClasses", "")
-			if !ok {
+			if len(i.Status.LoadBalancer.Ingress) > 0 {
 				return nil
 			}
-			var has []string
-			byDefault := ""
-			for _, class := range classes.Items {
-				has = append(has, class.Name)
-				if class.Annotations[networkingv1.AnnotationIsDefaultIngressClass] == "true" {
-					byDefault = class.Name
+			api := w.Kubernetes.NetworkingV1().IngressClasses()
+			if name := ingressClass(i); name != "" {
+				if !classMissing(w, api, "IngressClass", name) {
+					return nil
 				}
+				return found("correct spec.ingressClassName of the Ingress. "+classNames(w, api, "IngressClass"), "there is no IngressClass %s, so no controller serves the Ingress", name)
 			}
-			name := ingressClass(i)
+			classes, ok := list(w, api, "IngressClasses", "")
 			switch {
-			case name == "" && byDefault == "" && len(i.Status.LoadBalancer.Ingress) == 0:
-				return found("set spec.ingressClassName of the Ingress. IngressClasses of the cluster: "+cmp.Or(few(has), "none"), "the Ingress names no IngressClass, and none is the default, so no controller serves it")
-			case name != "" && !slices.Contains(has, name) && len(i.Status.LoadBalancer.Ingress) == 0:
-				return found("correct spec.ingressClassName of the Ingress. IngressClasses of the cluster: "+cmp.Or(few(has), "none"), "there is no IngressClass %s, so no controller serves the Ingress", name)
+			case !ok: // a default class would be in the object by now
+				return found("set spec.ingressClassName of the Ingress", "the Ingress names no IngressClass, and no controller has given it an address")
+			case slices.ContainsFunc(classes.Items, func(c networkingv1.IngressClass) bool {
+				return c.Annotations[networkingv1.AnnotationIsDefaultIngressClass] == "true"
+			}):
+				return nil
 			}
-			return nil
+			return found("set spec.ingressClassName of the Ingress. "+classNames(w, api, "IngressClass"), "the Ingress names no IngressClass, and none is the default, so no controller serves it")
 		}},
 	}, passed: func(_ *world, i *networkingv1.Ingress) string {
 		if name := ingressClass(i); name != "" {

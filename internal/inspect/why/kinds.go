@@ -98,7 +98,7 @@ func explained[T metav1.Object, L runtime.Object](name, plural string, words []s
 			_ = meta.EachListItem(objects, func(item runtime.Object) error {
 				object := item.(T)
 				if metav1.GetControllerOf(object) == nil {
-					reports = append(reports, &Report{Object: Object{Kind: name, Namespace: object.GetNamespace(), Name: object.GetName()}, Steps: steps(w, object)})
+					reports = append(reports, &Report{Object: Object{Kind: name, Namespace: object.GetNamespace(), Name: object.GetName()}, Steps: steps(w, object), Self: item})
 				}
 				return nil
 			})
