@@ -222,7 +222,7 @@ func TestPages(t *testing.T) {
 		}
 	}
 	for path, want := range map[string]int{
-		"/nothing": 404, "/namespaces/shop/secret/web": 404, "/namespaces/shop/pod/none/yaml": 404, "/nodes/none": 404,
+		"/nothing": 404, "/namespaces/shop/pod/none": 404, "/namespaces/shop/secret/web": 404, "/namespaces/shop/pod/none/yaml": 404, "/nodes/none": 404,
 		"/namespaces/shop/pod/web-1/do/scale": 404, "/namespaces/shop/secret/web/yaml": 404,
 	} {
 		if status, body := s.get(path); status != want {

@@ -46,7 +46,10 @@ var object = view{"object", named, func(v *visit) any {
 		return nil
 	}
 	report, err := why.Explain(v.ctx, v.Clients, asked)
-	if err != nil {
+	switch {
+	case why.IsMissing(err):
+		return nil
+	case err != nil:
 		v.fault = err
 		return nil
 	}
