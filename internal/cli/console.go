@@ -52,7 +52,11 @@ func consoleCommand() *cli.Command {
 }
 
 func showConsole(c *cli.Context, port localPort) error {
-	clients, namespace, err := asUser(c)
+	cfg, namespace, err := userConfig(c)
+	if err != nil {
+		return err
+	}
+	clients, err := clientsOf(cfg)
 	if err != nil {
 		return err
 	}
@@ -65,6 +69,7 @@ func showConsole(c *cli.Context, port localPort) error {
 	core := clients.Kubernetes.CoreV1().RESTClient()
 	page := console.New(console.Config{
 		Clients: clients, Namespace: namespace, Cluster: core.Get().URL().Host, Log: logrus.WithField("component", "console"),
+		Exec: console.NewExec(cfg, core),
 		Recording: func(ctx context.Context, node string, since time.Duration) (*recording.Recording, error) {
 			return flight.Ask(ctx, core, node, since)
 		},

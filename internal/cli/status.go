@@ -89,7 +89,11 @@ func printObjects(ctx context.Context, w io.Writer) error {
 	if path == "" {
 		return nil // The kubeconfig that kubectl finds may be that of another cluster.
 	}
-	clients, _, err := clientsOf(path)
+	cfg, _, err := readKubeconfig(path)
+	if err != nil {
+		return err
+	}
+	clients, err := clientsOf(cfg)
 	if err != nil {
 		return err
 	}

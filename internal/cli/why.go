@@ -13,6 +13,7 @@ import (
 	"github.com/urfave/cli/v2"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/kedge-dev/kedge/internal/inspect/why"
@@ -150,44 +151,59 @@ func explainNamespace(c *cli.Context, clients why.Clients, namespace string) err
 
 // asUser returns how to call the API with the kubeconfig that kubectl would use, and its namespace.
 func asUser(c *cli.Context) (clients why.Clients, namespace string, err error) {
+	cfg, namespace, err := userConfig(c)
+	if err != nil {
+		return clients, "", err
+	}
+	clients, err = clientsOf(cfg)
+	return clients, namespace, err
+}
+
+// userConfig returns how to reach the API with the kubeconfig of the command, and the user's namespace.
+func userConfig(c *cli.Context) (cfg *rest.Config, namespace string, err error) {
 	path := c.String(kubeconfigFlag)
 	if path == "" && !ownKubeconfig() {
 		path = serverKubeconfig()
 	}
-	clients, namespace, err = clientsOf(path)
+	cfg, namespace, err = readKubeconfig(path)
 	if given := c.String(namespaceFlag); given != "" {
 		namespace = given
 	}
-	return clients, namespace, err
+	return cfg, namespace, err
 }
 
-// clientsOf returns how to call the API with a kubeconfig, and its namespace. Without a file it is the one that kubectl finds.
-func clientsOf(path string) (clients why.Clients, namespace string, err error) {
+// readKubeconfig returns how to reach the API with a kubeconfig, and its namespace. Without a file it is the one that kubectl finds.
+func readKubeconfig(path string) (cfg *rest.Config, namespace string, err error) {
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
 	if !strings.Contains(path, string(filepath.ListSeparator)) { // a list in the variable KUBECONFIG
 		rules.ExplicitPath = path
 	}
 	loaded := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{})
-	cfg, err := loaded.ClientConfig()
+	cfg, err = loaded.ClientConfig()
 	if clientcmd.IsEmptyConfig(err) {
-		return clients, "", fmt.Errorf("no kubeconfig was found: run this command on a server, or give --%s=FILE", kubeconfigFlag)
+		return nil, "", fmt.Errorf("no kubeconfig was found: run this command on a server, or give --%s=FILE", kubeconfigFlag)
 	}
 	if err != nil {
-		return clients, "", fmt.Errorf("read kubeconfig: %w", err)
+		return nil, "", fmt.Errorf("read kubeconfig: %w", err)
 	}
 	if namespace, _, err = loaded.Namespace(); err != nil {
-		return clients, "", fmt.Errorf("read kubeconfig: %w", err)
+		return nil, "", fmt.Errorf("read kubeconfig: %w", err)
 	}
 	cfg.QPS = -1 // a report is a few dozen requests at once
+	return cfg, namespace, nil
+}
+
+// clientsOf returns how to call the API.
+func clientsOf(cfg *rest.Config) (clients why.Clients, err error) {
 	objects, err := kubernetes.NewForConfig(cfg)
 	if err != nil {
-		return clients, "", fmt.Errorf("make client: %w", err)
+		return clients, fmt.Errorf("make client: %w", err)
 	}
 	all, err := dynamic.NewForConfig(cfg)
 	if err != nil {
-		return clients, "", fmt.Errorf("make client: %w", err)
+		return clients, fmt.Errorf("make client: %w", err)
 	}
-	return why.Clients{Kubernetes: objects, Dynamic: all, Summary: why.AskSummary(objects.CoreV1().RESTClient()), Now: time.Now}, namespace, nil
+	return why.Clients{Kubernetes: objects, Dynamic: all, Summary: why.AskSummary(objects.CoreV1().RESTClient()), Now: time.Now}, nil
 }
 
 // marks are the signs of steps.

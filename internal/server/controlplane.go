@@ -19,6 +19,7 @@ import (
 	"github.com/kedge-dev/kedge/internal/controlplane/scheduler"
 	"github.com/kedge-dev/kedge/internal/controlplane/scrapetargets"
 	"github.com/kedge-dev/kedge/internal/controlplane/storage"
+	"github.com/kedge-dev/kedge/internal/inspect/lastresort"
 	"github.com/kedge-dev/kedge/internal/node/announce"
 	"github.com/kedge-dev/kedge/internal/node/containerd"
 	"github.com/kedge-dev/kedge/internal/node/dns"
@@ -158,6 +159,11 @@ func (s *server) helm() component.Component {
 		Server: s.node.Name,
 		Client: s.as("system:kedge:helm"),
 	}))
+}
+
+// lastResort writes on objects why they do not work, if nothing else says so.
+func (s *server) lastResort() component.Component {
+	return s.led("last-resort", lastresort.New(lastresort.Config{Client: s.as(lastresort.User), Unused: s.api.server.Unused}))
 }
 
 // dnsEndpoints tells the service proxy where the cluster's DNS listens.

@@ -196,6 +196,7 @@ func (s *server) addControlPlane(group *component.Group, objects, registrations 
 			group.Add(s.volumeBackups, s.api, leader, objects)
 		}
 		group.Add(s.helm(), s.api, leader, objects)
+		group.Add(s.lastResort(), s.api, leader, objects)
 	}
 	group.Add(s.moments(), objects)
 	group.Add(s.dnsEndpoints(), objects)

@@ -30,3 +30,14 @@ func Cut(text string, limit int) string {
 
 // cut is at the end of a text that was cut off.
 const cut = " …"
+
+// Argument returns a word for a command that people copy into a shell. Whoever made the object may have chosen it.
+func Argument(word string) string {
+	harmless := func(r rune) bool {
+		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("._:/@%+=,-", r)
+	}
+	if word != "" && !strings.ContainsFunc(word, func(r rune) bool { return !harmless(r) }) {
+		return word
+	}
+	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
+}

@@ -34,9 +34,11 @@ const (
 	// most is how many objects and reasons are remembered for that.
 	most = 1000
 	// A user of one namespace can make any number of Events. So a namespace gets this many moments in an hour, and all
-	// of them together get ten times as many.
+	// of them together get ten times as many. Tenants can have several namespaces. So beyond that, a namespace still gets
+	// its first few moments, until there are twice as many.
 	mostOfNamespace = 30
 	mostOfAll       = 10 * mostOfNamespace
+	firstFew        = 3
 )
 
 // notable are the reasons of Events that do not warn and still belong into a recording: those of rollouts
@@ -170,11 +172,15 @@ func (f *follower) admit(namespace string, now time.Time) bool {
 	if namespace == "" {
 		return true
 	}
-	if f.counts[namespace] >= mostOfNamespace || f.all >= mostOfAll {
+	full := f.all >= mostOfAll && f.counts[namespace] >= firstFew
+	if full || f.counts[namespace] >= mostOfNamespace || f.all >= 2*mostOfAll {
 		return false
 	}
 	f.counts[namespace]++
 	f.all++
+	if f.all == mostOfAll {
+		f.note(recording.Moment{At: now, Kind: "recorder", Text: fmt.Sprintf("The cluster has many Events. Of each namespace, only the first %d of this hour are in the recording from here on", firstFew)})
+	}
 	if f.counts[namespace] == mostOfNamespace {
 		f.note(recording.Moment{At: now, Kind: "recorder", Text: "Namespace " + namespace + " has many Events. Further ones of this hour are not in the recording"})
 		return false

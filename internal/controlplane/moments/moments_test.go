@@ -121,15 +121,37 @@ func TestFlood(t *testing.T) {
 	if len(*noted) != 2*mostOfNamespace+1 {
 		t.Errorf("an hour later, %d are noted altogether", len(*noted))
 	}
-	for i := range 100 {
-		many := event("Pod", "web", "Failed", corev1.EventTypeWarning, "z")
-		many.InvolvedObject.Namespace = fmt.Sprint("many-", i)
-		for j := range 20 {
-			many.InvolvedObject.Name = fmt.Sprint("web-", j)
-			f.take(many)
+}
+
+// Ten namespaces of one tenant use up the moments of an hour. Others still have their first ones, and not without bound.
+func TestManyNamespaces(t *testing.T) {
+	f, now, noted := newFollower()
+	flood := func(namespace string) (n int) {
+		before := len(*noted)
+		for i := range 40 {
+			e := event("Pod", fmt.Sprint("flood-", i), "BackOff", corev1.EventTypeWarning, "x")
+			e.InvolvedObject.Namespace = namespace
+			f.take(e)
+		}
+		return len(*noted) - before
+	}
+	for i := range mostOfAll / mostOfNamespace {
+		flood(fmt.Sprint("tenant-", i))
+	}
+	if last := (*noted)[len(*noted)-2]; !strings.Contains(last, "The cluster has many Events") {
+		t.Errorf("that not all are there is said by %q", last)
+	}
+	for i := range 2 * mostOfAll {
+		want := 0
+		if i < mostOfAll/firstFew {
+			want = firstFew
+		}
+		if got := flood(fmt.Sprint("other-", i)); got != want {
+			t.Fatalf("the namespace number %d beyond has %d moments, want %d", i, got, want)
 		}
 	}
-	if len(*noted) > 2*mostOfNamespace+1+mostOfAll {
-		t.Errorf("all namespaces together have %d moments", len(*noted))
+	*now = now.Add(time.Hour)
+	if got := flood("other"); got != mostOfNamespace {
+		t.Errorf("an hour later, a namespace has %d moments", got)
 	}
 }

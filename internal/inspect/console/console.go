@@ -26,6 +26,8 @@ type Config struct {
 	Clients why.Clients
 	// Namespace is the user's own one. It is shown to a user who may not list namespaces.
 	Namespace string
+	// Exec runs programs in containers as the user.
+	Exec Exec
 	// Recording returns what a node has recorded.
 	Recording func(ctx context.Context, node string, since time.Duration) (*recording.Recording, error)
 	// Cluster is the name of the cluster for people.
@@ -37,10 +39,13 @@ type Config struct {
 type Console struct {
 	Config
 	findings findings
+	shells   shells
 }
 
 // New makes the page.
-func New(cfg Config) *Console { return &Console{Config: cfg} }
+func New(cfg Config) *Console {
+	return &Console{Config: cfg, shells: shells{exec: cfg.Exec, leaving: leaving, byID: map[string]*shell{}}}
+}
 
 // shutdown is how long open streams may take to end.
 const shutdown = time.Second
@@ -50,6 +55,8 @@ const shutdown = time.Second
 func (c *Console) Serve(ctx context.Context, listener net.Listener, opened func(link string)) error {
 	guard := newGuard(listener.Addr().String())
 	ctx, cancel := context.WithCancel(ctx)
+	c.shells.ctx = ctx
+	defer c.shells.wait()
 	defer cancel()
 	server := &http.Server{
 		Handler:           guard.protect(c.routes()),

@@ -222,7 +222,7 @@ func TestPages(t *testing.T) {
 		}
 	}
 	for path, want := range map[string]int{
-		"/nothing": 404, "/namespaces/shop/secret/web": 404, "/namespaces/shop/pod/none/yaml": 404, "/nodes/none": 404,
+		"/nothing": 404, "/namespaces/shop/pod/none": 404, "/namespaces/shop/secret/web": 404, "/namespaces/shop/pod/none/yaml": 404, "/nodes/none": 404,
 		"/namespaces/shop/pod/web-1/do/scale": 404, "/namespaces/shop/secret/web/yaml": 404,
 	} {
 		if status, body := s.get(path); status != want {
@@ -243,6 +243,8 @@ func TestGuard(t *testing.T) {
 		openPath:                               "was opened before",
 		s.link.RequestURI():                    "was opened before",
 		"/namespaces/shop/pod/web-1/log/lines": "open the link",
+		"/namespaces/shop/pod/web-1/terminal":  "open the link",
+		"/terminals/any/screen":                "open the link",
 	} {
 		if status, body := s.get(path); status != http.StatusForbidden || !strings.Contains(body, want) {
 			t.Errorf("a stranger gets %d at %s: %s", status, path, body)
@@ -258,10 +260,12 @@ func TestGuard(t *testing.T) {
 		t.Errorf("a name that somebody else has for this address: %d", status)
 	}
 	for _, header := range [][2]string{{"Sec-Fetch-Site", "cross-site"}, {"Origin", "http://evil.test"}, {"Origin", "http://127.0.0.1:1"}} {
-		post := s.request(http.MethodPost, "/namespaces/shop/pod/web-1/do/delete", "x=y")
-		post.Header.Set(header[0], header[1])
-		if status, _ := s.send(post); status != http.StatusForbidden {
-			t.Errorf("another site changes something, by %v: %d", header, status)
+		for _, path := range []string{"/namespaces/shop/pod/web-1/do/delete", "/namespaces/shop/pod/web-1/terminal", "/terminals/any/keys"} {
+			post := s.request(http.MethodPost, path, "x=y")
+			post.Header.Set(header[0], header[1])
+			if status, _ := s.send(post); status != http.StatusForbidden {
+				t.Errorf("another site changes something at %s, by %v: %d", path, header, status)
+			}
 		}
 	}
 	if _, err := s.api.CoreV1().Pods("shop").Get(t.Context(), "web-1", metav1.GetOptions{}); err != nil {

@@ -46,7 +46,10 @@ var object = view{"object", named, func(v *visit) any {
 		return nil
 	}
 	report, err := why.Explain(v.ctx, v.Clients, asked)
-	if err != nil {
+	switch {
+	case why.IsMissing(err):
+		return nil
+	case err != nil:
 		v.fault = err
 		return nil
 	}
@@ -81,6 +84,9 @@ type containerRow struct {
 	Restarts           int32
 }
 
+// running is the state of a container that runs.
+const running = "running"
+
 // containers returns the containers of a pod, the first to start first.
 func containers(pod *corev1.Pod) (rows []containerRow) {
 	for _, statuses := range [][]corev1.ContainerStatus{pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses, pod.Status.EphemeralContainerStatuses} {
@@ -88,7 +94,7 @@ func containers(pod *corev1.Pod) (rows []containerRow) {
 			row := containerRow{Name: s.Name, Image: s.Image, Ready: s.Ready, Restarts: s.RestartCount, State: "unknown"}
 			switch {
 			case s.State.Running != nil:
-				row.State = "running"
+				row.State = running
 			case s.State.Waiting != nil:
 				row.State = "waits: " + s.State.Waiting.Reason
 			case s.State.Terminated != nil:

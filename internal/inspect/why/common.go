@@ -22,16 +22,6 @@ func plain(text string) string {
 // line returns a text as one line that cannot control a terminal. Users of one namespace may have written parts of it, and programs in their containers.
 func line(text string) string { return strings.Join(strings.Fields(foreigntext.Printable(text)), " ") }
 
-// argument returns a word for a command that people copy into a shell. Whoever made the object may have chosen it.
-func argument(word string) string {
-	if harmless.MatchString(word) {
-		return word
-	}
-	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
-}
-
-var harmless = regexp.MustCompile(`^[A-Za-z0-9._:/@%+=,-]+$`)
-
 // since returns how long ago a time was, such as 5m.
 func since(w *world, t time.Time) string { return duration.HumanDuration(w.Now().Sub(t)) }
 

@@ -1,7 +1,6 @@
 package why
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -83,18 +82,11 @@ const seeGateway = "see docs/gateway.md"
 var gatewayWay = []stage[*gwv1.Gateway]{
 	{name: "class", rules: []rule[*gwv1.Gateway]{
 		{"gateway-class-missing", func(w *world, g *gwv1.Gateway) *finding {
-			all, ok := list(w, untyped(gatewayClasses)(w, ""), "GatewayClasses", "")
-			if !ok {
+			api := untyped(gatewayClasses)(w, "")
+			if !classMissing(w, api, "GatewayClass", string(g.Spec.GatewayClassName)) {
 				return nil
 			}
-			var has []string
-			for _, class := range all.Items {
-				if class.GetName() == string(g.Spec.GatewayClassName) {
-					return nil
-				}
-				has = append(has, class.GetName())
-			}
-			return found("correct spec.gatewayClassName. GatewayClasses of the cluster: "+cmp.Or(few(has), "none"), "there is no GatewayClass %s, so no controller serves the Gateway", g.Spec.GatewayClassName)
+			return found("correct spec.gatewayClassName. "+classNames(w, api, "GatewayClass"), "there is no GatewayClass %s, so no controller serves the Gateway", g.Spec.GatewayClassName)
 		}},
 	}, passed: func(_ *world, g *gwv1.Gateway) string {
 		return "the GatewayClass " + string(g.Spec.GatewayClassName) + " is there"
@@ -179,7 +171,9 @@ var routeWay = []stage[*route]{
 				if parent.Namespace != nil {
 					namespace = string(*parent.Namespace)
 				}
-				if _, ok := get(w, untyped(gateways)(w, namespace), "Gateways", namespace, string(parent.Name)); !ok && !w.isHidden("Gateways") {
+				// The user may be able to read those of one namespace only.
+				ofNamespace := "Gateways of namespace " + namespace
+				if _, ok := get(w, untyped(gateways)(w, namespace), ofNamespace, namespace, string(parent.Name)); !ok && !w.isHidden(ofNamespace) {
 					return found("create the Gateway, or correct spec.parentRefs: kubectl get gateways --all-namespaces", "the route belongs to the Gateway %s, and namespace %s has none of that name", parent.Name, namespace)
 				}
 			}

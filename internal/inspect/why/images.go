@@ -8,6 +8,8 @@ import (
 
 	"github.com/distribution/reference"
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/kedge-dev/kedge/internal/base/foreigntext"
 )
 
 // images says why a node does not have an image.
@@ -30,7 +32,7 @@ var images = []rule[*corev1.Pod]{
 		}
 		for _, s := range p.Spec.ImagePullSecrets {
 			if _, ok := keysOf(w, p.Namespace, "Secret", s.Name); !ok && !w.isHidden("Secrets") {
-				return found(fmt.Sprintf("kubectl -n %s create secret docker-registry %s --docker-server=%s --docker-username=… --docker-password=…", p.Namespace, argument(s.Name), argument(registryOf(c.Image))),
+				return found(fmt.Sprintf("kubectl -n %s create secret docker-registry %s --docker-server=%s --docker-username=… --docker-password=…", p.Namespace, foreigntext.Argument(s.Name), foreigntext.Argument(registryOf(c.Image))),
 					"the registry %s refuses the image %s, and the pod's imagePullSecret %s does not exist", registryOf(c.Image), c.Image, s.Name)
 			}
 		}
@@ -88,7 +90,7 @@ var images = []rule[*corev1.Pod]{
 		if reason == "" {
 			return nil
 		}
-		return found(fmt.Sprintf("see whether the registry runs, and whether the node reaches it: curl -v %s", argument("https://"+registryOf(c.Image)+"/v2/")), "node %s cannot reach the registry %s: %s", p.Spec.NodeName, registryOf(c.Image), reason)
+		return found(fmt.Sprintf("see whether the registry runs, and whether the node reaches it: curl -v %s", foreigntext.Argument("https://"+registryOf(c.Image)+"/v2/")), "node %s cannot reach the registry %s: %s", p.Spec.NodeName, registryOf(c.Image), reason)
 	})},
 	{"image-no-space", pulling(func(_ *world, p *corev1.Pod, c container, fault string) *finding {
 		if !strings.Contains(fault, "no space left") {

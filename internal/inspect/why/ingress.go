@@ -13,32 +13,33 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 
 	"github.com/kedge-dev/kedge/internal/base/events"
+	"github.com/kedge-dev/kedge/internal/base/foreigntext"
 )
 
 // ingressWay is how a request reaches a Service of an Ingress.
 var ingressWay = []stage[*networkingv1.Ingress]{
 	{name: "class", rules: []rule[*networkingv1.Ingress]{
 		{"ingress-class-missing", func(w *world, i *networkingv1.Ingress) *finding {
-			classes, ok := list(w, w.Kubernetes.NetworkingV1().IngressClasses(), "IngressClasses", "")
-			if !ok {
+			if len(i.Status.LoadBalancer.Ingress) > 0 {
 				return nil
 			}
-			var has []string
-			byDefault := ""
-			for _, class := range classes.Items {
-				has = append(has, class.Name)
-				if class.Annotations[networkingv1.AnnotationIsDefaultIngressClass] == "true" {
-					byDefault = class.Name
+			api := w.Kubernetes.NetworkingV1().IngressClasses()
+			if name := ingressClass(i); name != "" {
+				if !classMissing(w, api, "IngressClass", name) {
+					return nil
 				}
+				return found("correct spec.ingressClassName of the Ingress. "+classNames(w, api, "IngressClass"), "there is no IngressClass %s, so no controller serves the Ingress", name)
 			}
-			name := ingressClass(i)
+			classes, ok := list(w, api, "IngressClasses", "")
 			switch {
-			case name == "" && byDefault == "" && len(i.Status.LoadBalancer.Ingress) == 0:
-				return found("set spec.ingressClassName of the Ingress. IngressClasses of the cluster: "+cmp.Or(few(has), "none"), "the Ingress names no IngressClass, and none is the default, so no controller serves it")
-			case name != "" && !slices.Contains(has, name) && len(i.Status.LoadBalancer.Ingress) == 0:
-				return found("correct spec.ingressClassName of the Ingress. IngressClasses of the cluster: "+cmp.Or(few(has), "none"), "there is no IngressClass %s, so no controller serves the Ingress", name)
+			case !ok: // a default class would be in the object by now
+				return found("set spec.ingressClassName of the Ingress", "the Ingress names no IngressClass, and no controller has given it an address")
+			case slices.ContainsFunc(classes.Items, func(c networkingv1.IngressClass) bool {
+				return c.Annotations[networkingv1.AnnotationIsDefaultIngressClass] == "true"
+			}):
+				return nil
 			}
-			return nil
+			return found("set spec.ingressClassName of the Ingress. "+classNames(w, api, "IngressClass"), "the Ingress names no IngressClass, and none is the default, so no controller serves it")
 		}},
 	}, passed: func(_ *world, i *networkingv1.Ingress) string {
 		if name := ingressClass(i); name != "" {
@@ -123,7 +124,7 @@ var certificates = []rule[*networkingv1.Ingress]{
 		if s != nil || w.isHidden("Secrets") || asksForCertificate(i) {
 			return nil
 		}
-		return found(fmt.Sprintf("kubectl -n %s create secret tls %s --cert=FILE --key=FILE", i.Namespace, argument(t.SecretName)), "the Ingress needs the Secret %s for TLS, and namespace %s has none of that name", t.SecretName, i.Namespace)
+		return found(fmt.Sprintf("kubectl -n %s create secret tls %s --cert=FILE --key=FILE", i.Namespace, foreigntext.Argument(t.SecretName)), "the Ingress needs the Secret %s for TLS, and namespace %s has none of that name", t.SecretName, i.Namespace)
 	})},
 	{"certificate-not-obtained", eachCertificate(func(w *world, i *networkingv1.Ingress, t networkingv1.IngressTLS, s *corev1.Secret) *finding {
 		e := w.warning(i)

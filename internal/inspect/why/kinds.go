@@ -1,6 +1,7 @@
 package why
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -88,7 +89,7 @@ func explained[T metav1.Object, L runtime.Object](name, plural string, words []s
 			case w.isHidden(plural):
 				return nil, fmt.Errorf("you may not read %s%s", plural, in(namespace))
 			}
-			return nil, fmt.Errorf("there is no %s %s%s: see kubectl get %s", words[0], object, in(namespace), words[0])
+			return nil, missing(fmt.Sprintf("there is no %s %s%s: see kubectl get %s", words[0], object, in(namespace), words[0]))
 		},
 		all: func(w *world, namespace string) (reports []*Report) {
 			objects, ok := list(w, ask(w, namespace), plural, namespace)
@@ -98,7 +99,7 @@ func explained[T metav1.Object, L runtime.Object](name, plural string, words []s
 			_ = meta.EachListItem(objects, func(item runtime.Object) error {
 				object := item.(T)
 				if metav1.GetControllerOf(object) == nil {
-					reports = append(reports, &Report{Object: Object{Kind: name, Namespace: object.GetNamespace(), Name: object.GetName()}, Steps: steps(w, object)})
+					reports = append(reports, &Report{Object: Object{Kind: name, Namespace: object.GetNamespace(), Name: object.GetName()}, Steps: steps(w, object), Self: item})
 				}
 				return nil
 			})
@@ -123,6 +124,17 @@ func in(namespace string) string {
 		return ""
 	}
 	return " in namespace " + namespace
+}
+
+// missing is the error for an object that does not exist.
+type missing string
+
+func (m missing) Error() string { return string(m) }
+
+// IsMissing tells whether Explain has failed because there is no such object.
+func IsMissing(err error) bool {
+	var m missing
+	return errors.As(err, &m)
 }
 
 // Parse reads the object that a user asks about: KIND/NAME, or the two as words.

@@ -33,6 +33,7 @@ func Unwell(ctx context.Context, clients Clients, namespace string) (unwell []*R
 				continue
 			}
 			told[report.Object.Namespace+" "+cause.Do+cause.Rule] = true
+			report.Self = nil // the caller may keep the report
 			unwell = append(unwell, report)
 		}
 	}

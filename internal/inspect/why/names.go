@@ -7,6 +7,7 @@ import (
 
 	networkingv1 "k8s.io/api/networking/v1"
 
+	"github.com/kedge-dev/kedge/internal/base/foreigntext"
 	"github.com/kedge-dev/kedge/internal/node/reach"
 )
 
@@ -60,7 +61,7 @@ func (t *trials) unknown(step *Step, host string, name *reach.Name) {
 	}
 	step.Rule = "name-unknown"
 	step.Says = fmt.Sprintf("name server %s knows no %s: it was asked for %s", name.Asked[0].Server, host, few(asked))
-	step.Do = "correct the name. The name of a Service in another namespace ends with the namespace, such as " + argument(strings.Split(host, ".")[0]) + ".NAMESPACE: kubectl get services -A"
+	step.Do = "correct the name. The name of a Service in another namespace ends with the namespace, such as " + foreigntext.Argument(strings.Split(host, ".")[0]) + ".NAMESPACE: kubectl get services -A"
 	all, ok := list(t.world, t.Kubernetes.CoreV1().Services(""), "Services of all namespaces", "")
 	if !ok {
 		return
@@ -90,6 +91,6 @@ func (t *trials) unanswered(step *Step, from origin, name *reach.Name) {
 	if policies := t.policies(from.pod, networkingv1.PolicyTypeEgress); len(policies) > 0 {
 		step.Rule = "name-policy"
 		step.Says += ", and NetworkPolicies isolate it: " + few(policies)
-		step.Do = fmt.Sprintf("allow the pod to ask for names, at port 53 of UDP and TCP. On a server this says what is allowed: kedge netpol explain %s --to %s --port 53/UDP", argument(from.pod.Namespace+"/"+from.pod.Name), argument(last.Server))
+		step.Do = fmt.Sprintf("allow the pod to ask for names, at port 53 of UDP and TCP. On a server this says what is allowed: kedge netpol explain %s --to %s --port 53/UDP", foreigntext.Argument(from.pod.Namespace+"/"+from.pod.Name), foreigntext.Argument(last.Server))
 	}
 }

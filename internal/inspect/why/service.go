@@ -202,17 +202,21 @@ func pending(find func(*world, *corev1.Service) *finding) func(*world, *corev1.S
 	}
 }
 
-// selected returns the pods that a Service selects.
-func selected(w *world, s *corev1.Service) (pods []corev1.Pod) {
+// selected returns the pods that a Service selects. Several rules ask for them.
+func selected(w *world, s *corev1.Service) []corev1.Pod {
 	if len(s.Spec.Selector) == 0 {
 		return nil
 	}
-	wanted := labels.SelectorFromSet(s.Spec.Selector)
-	for _, pod := range podsOf(w, s.Namespace) {
-		if wanted.Matches(labels.Set(pod.Labels)) && !finished(&pod) {
-			pods = append(pods, pod)
+	pods, _ := read(w, fmt.Sprintf("selected pods|%s/%s", s.Namespace, s.Name), func() (pods []corev1.Pod, _ error) {
+		wanted := labels.SelectorFromSet(s.Spec.Selector)
+		all := podsOf(w, s.Namespace)
+		for i := range all {
+			if wanted.Matches(labels.Set(all[i].Labels)) && !finished(&all[i]) {
+				pods = append(pods, all[i])
+			}
 		}
-	}
+		return pods, nil
+	})
 	return pods
 }
 

@@ -18,6 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
+	"github.com/kedge-dev/kedge/internal/base/foreigntext"
 	"github.com/kedge-dev/kedge/internal/base/nodeobject"
 	"github.com/kedge-dev/kedge/internal/node/reach"
 )
@@ -321,9 +322,9 @@ func (t *trials) explain(from *corev1.Pod, target reach.Target) string {
 		}
 	}
 	if from == nil {
-		return fmt.Sprintf("kedge netpol explain %s", argument(peer))
+		return fmt.Sprintf("kedge netpol explain %s", foreigntext.Argument(peer))
 	}
-	return fmt.Sprintf("kedge netpol explain %s --to %s --port %d", argument(from.Namespace+"/"+from.Name), argument(peer), port)
+	return fmt.Sprintf("kedge netpol explain %s --to %s --port %d", foreigntext.Argument(from.Namespace+"/"+from.Name), foreigntext.Argument(peer), port)
 }
 
 // AskNode asks a node to try connections, by way of the API. It is Trial.Ask.

@@ -12,6 +12,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"k8s.io/apimachinery/pkg/runtime"
 )
 
 // Object is what a user asks about.
@@ -56,6 +58,8 @@ type Report struct {
 	Steps  []Step `json:"steps"`
 	// Unread names what the user may not read, and what is not known therefore.
 	Unread []string `json:"unread,omitempty"`
+	// Self is the object itself. Only Causes sets it.
+	Self runtime.Object `json:"-"`
 }
 
 // Well tells whether nothing is wrong with the object.

@@ -15,6 +15,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/kedge-dev/kedge/internal/base/events"
+	"github.com/kedge-dev/kedge/internal/base/foreigntext"
 )
 
 // workload is what all objects have in common that run pods.
@@ -70,7 +71,7 @@ var workloadWay = []stage[*workload]{
 // admission says why the API refuses the pods of a workload.
 var admission = []rule[*workload]{
 	{"quota", refused(`exceeded quota: (\S+), requested: ([^,]+).*, used: ([^,]+).*, limited: ([^,]+)`, func(o *workload, m []string) *finding {
-		return found(fmt.Sprintf("raise the quota (kubectl -n %s edit resourcequota %s), or delete other pods", o.GetNamespace(), argument(m[1])), "the ResourceQuota %s of the namespace allows no more pods: the next pod asks for %s, %s is used, and the limit is %s", m[1], m[2], m[3], m[4])
+		return found(fmt.Sprintf("raise the quota (kubectl -n %s edit resourcequota %s), or delete other pods", o.GetNamespace(), foreigntext.Argument(m[1])), "the ResourceQuota %s of the namespace allows no more pods: the next pod asks for %s, %s is used, and the limit is %s", m[1], m[2], m[3], m[4])
 	})},
 	{"quota-without-requests", refused(`failed quota: (\S+): must specify (.+)$`, func(o *workload, m []string) *finding {
 		return found("give each container these resources.requests and resources.limits, or create a LimitRange with defaults for them", "the ResourceQuota %s of the namespace allows only pods that state their resources, and these containers do not: %s", m[1], plain(m[2]))
@@ -79,7 +80,7 @@ var admission = []rule[*workload]{
 		return found(fmt.Sprintf("set in the securityContext of the pod what the message names, or let the namespace have such pods: kubectl label namespace %s pod-security.kubernetes.io/enforce=privileged --overwrite", o.GetNamespace()), "the pod-security label of the namespace (%s) forbids the pods: %s", m[1], plain(m[2]))
 	})},
 	{"service-account", refused(`serviceaccount "([^"]+)" not found`, func(o *workload, m []string) *finding {
-		return found(fmt.Sprintf("kubectl -n %s create serviceaccount %s, or correct serviceAccountName", o.GetNamespace(), argument(m[1])), "the pods need the ServiceAccount %s, and namespace %s has none of that name", m[1], o.GetNamespace())
+		return found(fmt.Sprintf("kubectl -n %s create serviceaccount %s, or correct serviceAccountName", o.GetNamespace(), foreigntext.Argument(m[1])), "the pods need the ServiceAccount %s, and namespace %s has none of that name", m[1], o.GetNamespace())
 	})},
 	{"priority-class", refused(`no PriorityClass with name (\S+) was found`, func(_ *workload, m []string) *finding {
 		return found("create the PriorityClass, or correct priorityClassName: kubectl get priorityclass", "the pods need the PriorityClass %s, and the cluster has none of that name", m[1])
@@ -97,7 +98,7 @@ var admission = []rule[*workload]{
 		return found("change the template of the pods as the message says, or ask the owner of the webhook", "the webhook %s forbids the pods: %s", m[1], plain(m[2]))
 	})},
 	{"policy-denies", refused(`ValidatingAdmissionPolicy '([^']+)' (?:with binding '[^']+' )?denied request: (.+)$`, func(_ *workload, m []string) *finding {
-		return found("change the template of the pods as the message says. The rules of the policy: kubectl get validatingadmissionpolicy "+argument(m[1])+" -o yaml", "the ValidatingAdmissionPolicy %s forbids the pods: %s", m[1], plain(m[2]))
+		return found("change the template of the pods as the message says. The rules of the policy: kubectl get validatingadmissionpolicy "+foreigntext.Argument(m[1])+" -o yaml", "the ValidatingAdmissionPolicy %s forbids the pods: %s", m[1], plain(m[2]))
 	})},
 	{"pods-refused", refused(`(.+)`, func(_ *workload, m []string) *finding {
 		return found("correct the template of the pods", "the API server refuses the pods: %s", plain(strings.TrimPrefix(m[1], "Error creating: ")))

@@ -131,7 +131,7 @@ func (w *world) events(namespace string, uid types.UID) []corev1.Event {
 // warning returns the newest Event of type Warning with one of the reasons, or nil.
 func (w *world) warning(object metav1.Object, reasons ...string) *corev1.Event {
 	for _, event := range w.events(object.GetNamespace(), object.GetUID()) {
-		if event.Type == corev1.EventTypeWarning && (len(reasons) == 0 || slices.Contains(reasons, event.Reason)) {
+		if event.Source.Component != Author && event.Type == corev1.EventTypeWarning && (len(reasons) == 0 || slices.Contains(reasons, event.Reason)) {
 			return &event
 		}
 	}

@@ -1,5 +1,5 @@
 // Package console drives the page of `kedge console` in Chromium: each view, also without JavaScript, on a narrow screen
-// and by keyboard, with hundreds of pods and thousands of Events.
+// and by keyboard, with hundreds of pods and thousands of Events. It works in a terminal in a pod, too.
 package console
 
 import (
@@ -168,6 +168,8 @@ func TestConsole(t *testing.T) {
 	t.Run("narrow and dark", func(t *testing.T) { s.in(t).narrow(tab) })
 	t.Run("keyboard", func(t *testing.T) { s.in(t).keyboard(tab) })
 	t.Run("log", func(t *testing.T) { s.in(t).log(tab) })
+	t.Run("terminal", func(t *testing.T) { s.in(t).terminal(tab) })
+	t.Run("terminals that do not open", func(t *testing.T) { s.in(t).noTerminal(tab, host) })
 	t.Run("actions", func(t *testing.T) { s.in(t).actions(tab) })
 	t.Run("without JavaScript", func(t *testing.T) { s.in(t).plain(tab) })
 	t.Run("API restarts", func(t *testing.T) { s.in(t).restart(tab) })
@@ -201,7 +203,7 @@ func (s *seen) flood() {
 }
 
 // start starts `kedge console` on the host, and makes its page reachable at the same address of this machine.
-func (s *seen) start(host *harness.Host) (link string) {
+func (s *seen) start(host *harness.Host, args ...string) (link string) {
 	s.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -210,7 +212,7 @@ func (s *seen) start(host *harness.Host) (link string) {
 	s.page = "http://" + listener.Addr().String()
 	_, port, _ := net.SplitHostPort(listener.Addr().String())
 	ctx, cancel := context.WithCancel(context.Background())
-	command := host.Kedge(ctx, "console", "--port="+port)
+	command := host.Kedge(ctx, append([]string{"console", "--port=" + port}, args...)...)
 	output, err := command.StdoutPipe()
 	if err != nil {
 		s.Fatal(err)
@@ -319,18 +321,19 @@ func (s *seen) accessible(tab context.Context, path string) {
 // all are the pages, with what each must show.
 func (s *seen) all() map[string][]string {
 	return map[string][]string{
-		"/":                                  {"What is wrong", "shop deployment/broken", "What to do:", "server-1", "What has changed"},
-		"/namespaces":                        {"shop", "many"},
-		"/namespaces/shop":                   {"deployment/web", "2 of 2 ready", "pod/talker", "ImagePull"},
-		"/namespaces/many":                   {"deployment/idle", "0 of 300 ready"},
-		"/namespaces/shop/map":               {"ingress/front leads to service/web", "service/web leads to deployment/web"},
-		"/namespaces/shop/deployment/broken": {"Why it does not work", "no address for the registry nowhere.test", "Restart", "Scale"},
-		"/namespaces/shop/pod/talker":        {"The way that it took", "running", "Delete"},
-		"/namespaces/shop/pod/talker/yaml":   {"kind: Pod", "nodeName: server-1"},
-		"/nodes":                             {"server-1", "ready"},
-		"/nodes/server-1":                    {"processors busy", "memory in use", "start", "Cordon"},
-		"/volumes":                           {"shop data", "Pending"},
-		"/events":                            {"A bar leads to its part of the time"},
+		"/":                                    {"What is wrong", "shop deployment/broken", "What to do:", "server-1", "What has changed"},
+		"/namespaces":                          {"shop", "many"},
+		"/namespaces/shop":                     {"deployment/web", "2 of 2 ready", "pod/talker", "ImagePull"},
+		"/namespaces/many":                     {"deployment/idle", "0 of 300 ready"},
+		"/namespaces/shop/map":                 {"ingress/front leads to service/web", "service/web leads to deployment/web"},
+		"/namespaces/shop/deployment/broken":   {"Why it does not work", "no address for the registry nowhere.test", "Restart", "Scale"},
+		"/namespaces/shop/pod/talker":          {"The way that it took", "running", "Delete"},
+		"/namespaces/shop/pod/talker/terminal": {"Program", "kubectl -n shop exec -it talker -c main -- sh"},
+		"/namespaces/shop/pod/talker/yaml":     {"kind: Pod", "nodeName: server-1"},
+		"/nodes":                               {"server-1", "ready"},
+		"/nodes/server-1":                      {"processors busy", "memory in use", "start", "Cordon"},
+		"/volumes":                             {"shop data", "Pending"},
+		"/events":                              {"A bar leads to its part of the time"},
 	}
 }
 
