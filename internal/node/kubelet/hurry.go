@@ -6,33 +6,9 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
-	utilfeature "k8s.io/apiserver/pkg/util/feature"
-	"k8s.io/kubernetes/pkg/features"
-	"k8s.io/kubernetes/pkg/kubelet"
-	"k8s.io/kubernetes/pkg/kubelet/pleg"
 	"k8s.io/kubernetes/pkg/kubelet/volumemanager"
 	volumeutil "k8s.io/kubernetes/pkg/volume/util"
 )
-
-// relistInterval and relistThreshold are how often the kubelet lists all pods of the runtime, and after which time without a list it calls
-// itself unhealthy. The runtime tells of each container that ends, and the kubelet looks at each pod that it has changed. So the list is only
-// there for what both have missed. Upstream lists every second.
-//
-//upstream:relies-on k8s.io/kubernetes/pkg/kubelet/kubelet.go genericPlegRelistPeriod genericPlegRelistThreshold Kubelet.SyncPod
-const (
-	relistInterval  = 5 * time.Second
-	relistThreshold = 3 * time.Minute
-)
-
-// hurry lets pods start and end without waiting for the turns of the kubelet's loops.
-func (k *Kubelet) hurry(dependencies *kubelet.Dependencies) {
-	dependencies.Options = append(dependencies.Options, func(made *kubelet.Kubelet) {
-		hurryVolumes(made)
-		if k.cfg.Runtime != nil && utilfeature.DefaultFeatureGate.Enabled(features.EventedPLEG) {
-			relistLessOften(made, pleg.RelistDuration{RelistPeriod: relistInterval, RelistThreshold: relistThreshold})
-		}
-	})
-}
 
 // hurriedVolumes mounts the volumes of a pod as soon as the kubelet wants to start it. Upstream's volume manager has two loops of 0.1 s, and the
 // kubelet asks it every 0.3 s, so each pod with a volume would start 0.3 s later. Nearly each pod has one: the token of its service account.

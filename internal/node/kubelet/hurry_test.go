@@ -16,7 +16,6 @@ import (
 	"k8s.io/client-go/tools/record"
 	"k8s.io/kubernetes/pkg/kubelet"
 	"k8s.io/kubernetes/pkg/kubelet/container"
-	"k8s.io/kubernetes/pkg/kubelet/pleg"
 	"k8s.io/kubernetes/pkg/kubelet/volumemanager"
 	"k8s.io/kubernetes/pkg/volume"
 	volumetesting "k8s.io/kubernetes/pkg/volume/testing"
@@ -24,7 +23,6 @@ import (
 	volumetypes "k8s.io/kubernetes/pkg/volume/util/types"
 	"k8s.io/kubernetes/pkg/volume/util/volumepathhandler"
 	"k8s.io/mount-utils"
-	"k8s.io/utils/clock"
 )
 
 // podWith is a pod whose container mounts volumes.
@@ -131,16 +129,5 @@ func TestHurryVolumes(t *testing.T) {
 			t.Fatal("the volume was not mounted")
 		}
 		hurried.mount(t.Context())
-	}
-}
-
-func TestRelistLessOften(t *testing.T) {
-	generic := pleg.NewGenericPLEG(nil, nil, &pleg.RelistDuration{RelistPeriod: time.Second}, container.NewCache(), clock.RealClock{})
-	made := new(kubelet.Kubelet)
-	*(*pleg.PodLifecycleEventGenerator)(unsafe.Pointer(reflect.ValueOf(made).Elem().FieldByName("pleg").UnsafeAddr())) = generic
-	relistLessOften(made, pleg.RelistDuration{RelistPeriod: relistInterval, RelistThreshold: relistThreshold})
-	period := reflect.ValueOf(generic).Elem().FieldByName("relistDuration").Elem().FieldByName("RelistPeriod").Int()
-	if time.Duration(period) != relistInterval {
-		t.Errorf("the interval is %v", time.Duration(period))
 	}
 }

@@ -199,7 +199,7 @@ func (k *Kubelet) Run(ctx context.Context, ready func()) error {
 		return fmt.Errorf("connect kubelet to the API: %w", err)
 	}
 	k.useRuntime(waiting, dependencies)
-	k.hurry(dependencies)
+	dependencies.Options = append(dependencies.Options, hurryVolumes)
 	k.serve(dependencies)
 	// cAdvisor asks containerd for the names of containers. Upstream takes containerd's address
 	// only from this variable (a flag of cAdvisor's). Another runtime does not answer containerd's

@@ -8,7 +8,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/klog/v2"
 	"k8s.io/kubernetes/pkg/kubelet"
-	"k8s.io/kubernetes/pkg/kubelet/pleg"
 	"k8s.io/kubernetes/pkg/kubelet/volumemanager"
 	"k8s.io/kubernetes/pkg/kubelet/volumemanager/populator"
 )
@@ -41,13 +40,4 @@ func hurryVolumes(k *kubelet.Kubelet) {
 		add:           func(ctx context.Context, pod *corev1.Pod) { processPodVolumes(add.Elem().UnsafePointer(), ctx, pod) },
 		mount:         func(ctx context.Context) { mountOrAttachVolumes(mount, klog.FromContext(ctx)) },
 	}
-}
-
-// relistLessOften has a kubelet that has not started list all pods of the runtime at another interval. Those that change are looked at besides that.
-//
-//upstream:relies-on k8s.io/kubernetes/pkg/kubelet/pleg/generic.go GenericPLEG.Update GenericPLEG.workerLoopIteration GenericPLEG.Healthy
-func relistLessOften(k *kubelet.Kubelet, every pleg.RelistDuration) {
-	field := reflect.ValueOf(k).Elem().FieldByName("pleg")
-	generic := (*pleg.PodLifecycleEventGenerator)(unsafe.Pointer(field.UnsafeAddr()))
-	(*generic).(*pleg.GenericPLEG).Update(&every)
 }
