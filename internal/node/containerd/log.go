@@ -83,6 +83,10 @@ var routines = []struct{ message, detail string }{
 	//upstream:relies-on github.com/containerd/containerd/v2/internal/cri/server/restart.go criService.recover criService.loadContainer
 	{"failed to recover sandbox state", "not found"},
 	{"Failed to load container status for", "no such file or directory"},
+	// core/runtime/v2/shim_load.go: a stop of kedge has interrupted the deletion of a pod whose shim had ended. containerd removes
+	// what is left of it.
+	//upstream:relies-on github.com/containerd/containerd/v2/core/runtime/v2/shim_load.go ShimManager.loadShims
+	{"failed to load shim", "connect: no such file or directory"},
 	// core/runtime/v2/binary.go: another deletion has removed the folder of the shim meanwhile
 	//upstream:relies-on github.com/containerd/containerd/v2/core/runtime/v2/binary.go binary.Delete
 	{"failed to delete dead shim", "getwd: no such file or directory"},

@@ -41,6 +41,7 @@ func TestCaptureLog(t *testing.T) {
 		`failed to handle sandbox exit event id:"a"`:    "failed to stop sandbox: failed to delete task: context deadline exceeded",
 		"failed to recover sandbox state":               `unable to find sandbox "a": not found`,
 		`failed to get sandbox runtime handler "91e63"`: "not found",
+		"failed to load shim /run/task/16d2645f":        `unable to load shim "16d2645f": unable to make connection: failed to create TTRPC connection: dial unix /run/s/b732: connect: no such file or directory`,
 		`Failed to load container status for "014dd6"`:  "failed to load task: failed to open stdout, error creating fifo /run/a-stdout: no such file or directory",
 	} {
 		log.L.WithError(errors.New(err)).Error(message)
@@ -57,6 +58,11 @@ func TestCaptureLog(t *testing.T) {
 	log.L.WithError(os.ErrClosed).Error("failed to finish collection context")
 	if got := buf.String(); !strings.Contains(got, "level=error") {
 		t.Errorf("an error that only a stop explains: %q", got)
+	}
+	buf.Reset()
+	log.L.WithError(errors.New("dial unix /run/s/b732: connect: connection refused")).Error("failed to load shim /run/task/16d2645f")
+	if got := buf.String(); !strings.Contains(got, "level=error") {
+		t.Errorf("a shim that was killed: %q", got)
 	}
 	buf.Reset()
 	log.L.WithError(errors.New("input/output error")).Errorf("Failed to pipe stdout of container %q", "a")
