@@ -123,6 +123,7 @@ func TestArgumentsAfterDashes(t *testing.T) {
 // TestTypedValues gives every flag that has a type a value that is none, and wants the
 // value and what is right in the message.
 func TestTypedValues(t *testing.T) {
+	const nonsense = "no / sense" // and no name of a host
 	fields := config.Default()
 	kinds := map[string]config.Field{}
 	for _, f := range fields.Fields() {
@@ -134,7 +135,7 @@ func TestTypedValues(t *testing.T) {
 			name, want := f.Names()[0], ""
 			switch f.(type) {
 			case *cli.BoolFlag:
-				want = "takes true or false, got \"nonsense\""
+				want = fmt.Sprintf("takes true or false, got %q", nonsense)
 			case *cli.GenericFlag:
 				want = "such as"
 			case *cli.StringFlag:
@@ -153,9 +154,9 @@ func TestTypedValues(t *testing.T) {
 			c := leaves(app)[i].Command
 			c.Before = nil
 			c.Action = func(c *cli.Context) error { _, err := loadConfig(c); return err }
-			err := runApp(t.Context(), app, slices.Concat([]string{"kedge"}, l.words, []string{"--" + name + "=nonsense"}))
+			err := runApp(t.Context(), app, slices.Concat([]string{"kedge"}, l.words, []string{"--" + name + "=" + nonsense}))
 			if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), name) || strings.Contains(err.Error(), "parse error") {
-				t.Errorf("%s --%s=nonsense: %v", l, name, err)
+				t.Errorf("%s --%s=%s: %v", l, name, nonsense, err)
 			}
 		}
 	}

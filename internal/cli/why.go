@@ -51,7 +51,7 @@ func whyCommand() *cli.Command {
 			&cli.StringFlag{Name: namespaceFlag, Aliases: []string{"n"}, Usage: "`NAMESPACE` of the object", DefaultText: "that of the kubeconfig"},
 			&cli.BoolFlag{Name: everywhereFlag, Aliases: []string{"A"}, Usage: "without an object: look at the whole cluster"},
 			&cli.BoolFlag{Name: tryFlag, Usage: "also connect to the Service from a node, or send a request to the Ingress from here"},
-			&cli.GenericFlag{Name: toFlag, Usage: "with a pod: also ask for the name as the pod does, and connect from the pod to `HOST:PORT`", Value: &to},
+			&cli.GenericFlag{Name: toFlag, Usage: "with a pod: also ask for the name as the pod does, and connect from the pod to `HOST:PORT`. Without a port it only asks", Value: &to},
 			&cli.StringFlag{Name: "node", Usage: "with --try: the `NODE` from which the Service is tried", DefaultText: "one that is ready"},
 			formatFlag(),
 		},
