@@ -146,7 +146,7 @@ func (c *Containerd) Run(ctx context.Context, ready func()) error {
 	}
 	preloading := c.newPreloader(client, cri.NewImageServiceClient(conn), found.snapshotter)
 	if err == nil {
-		err = interruptible(ctx, failed, preloading.importAll)
+		err = interruptible(ctx, failed, preloading.begin)
 	}
 	if ctx.Err() != nil {
 		return nil

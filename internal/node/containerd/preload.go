@@ -105,6 +105,30 @@ func (p *preloader) follow(ctx context.Context) error {
 	}
 }
 
+// partPrefix begins the names of what containerd has of a file of an archive, until it has all of it.
+//
+//upstream:relies-on github.com/containerd/containerd/v2/core/images/archive/importer.go ImportIndex
+const partPrefix = "tar-"
+
+// begin imports what is in the folder when containerd starts. Before that it removes what an import has left that a kill of kedge or a loss
+// of power has ended in the middle. The files of all archives have the same names, such as index.json: containerd would go on with
+// the part of another archive, or fail, and no start would succeed.
+func (p *preloader) begin(ctx context.Context) error {
+	store := p.client.ContentStore()
+	parts, err := store.ListStatuses(ctx)
+	if err != nil {
+		return fmt.Errorf("list parts of images: %w", err)
+	}
+	for _, part := range parts {
+		if strings.HasPrefix(part.Ref, partPrefix) {
+			if err := store.Abort(ctx, part.Ref); err != nil {
+				return fmt.Errorf("remove part %s of an image: %w", part.Ref, err)
+			}
+		}
+	}
+	return p.importAll(ctx)
+}
+
 // importAll imports the pause image and those archives in the folder that are new or changed, or
 // whose images are gone. It unpins images whose archive no longer exists. An archive that cannot
 // be imported is logged and skipped, except the pause image's.
