@@ -218,12 +218,14 @@ func removeFirstPod(ctx context.Context, client kubernetes.Interface) error {
 // await reads events until one satisfies ready, or there are no more.
 func await(events watch.Interface, ready func(watch.Event) bool) error {
 	defer events.Stop()
+	var last watch.Event
 	for event := range events.ResultChan() {
 		if ready(event) {
 			return nil
 		}
+		last = event
 	}
-	return fmt.Errorf("the watch ended")
+	return fmt.Errorf("the watch ended after %s %v", last.Type, last.Object)
 }
 
 func nodeReady(event watch.Event) bool {
