@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -32,13 +33,15 @@ const (
 func runPods(ctx context.Context, client kubernetes.Interface, first, count int) (float64, error) {
 	ctx, cancel := context.WithTimeout(ctx, podsTimeout)
 	defer cancel()
+	ctx, fail := context.WithCancelCause(ctx)
+	defer fail(nil)
 	api := client.CoreV1().Pods(metav1.NamespaceDefault)
 	events, err := api.Watch(ctx, metav1.ListOptions{LabelSelector: podLabel})
 	if err != nil {
 		return 0, fmt.Errorf("watch pods: %w", err)
 	}
 	started := time.Now()
-	created := make(chan error, count)
+	// The events are read from the beginning: the API ends a watch whose client does not keep up.
 	for i := range count {
 		go func() {
 			_, err := api.Create(ctx, &corev1.Pod{
@@ -48,13 +51,10 @@ func runPods(ctx context.Context, client kubernetes.Interface, first, count int)
 					Containers:                    []corev1.Container{{Name: podLabel, Image: assets.PauseImage, ImagePullPolicy: corev1.PullIfNotPresent}},
 				},
 			}, metav1.CreateOptions{})
-			created <- err
+			if err != nil {
+				fail(fmt.Errorf("create pod: %w", err))
+			}
 		}()
-	}
-	for range count {
-		if err := <-created; err != nil {
-			return 0, fmt.Errorf("create pod: %w", err)
-		}
 	}
 	ready := map[string]bool{}
 	err = await(events, func(event watch.Event) bool {
@@ -67,7 +67,7 @@ func runPods(ctx context.Context, client kubernetes.Interface, first, count int)
 		return len(ready) == count
 	})
 	if err != nil {
-		return 0, fmt.Errorf("wait for pods: %d of %d are Ready: %w", len(ready), count, err)
+		return 0, fmt.Errorf("wait for pods: %d of %d are Ready: %w", len(ready), count, cmp.Or(context.Cause(ctx), err))
 	}
 	return time.Since(started).Seconds(), nil
 }

@@ -70,14 +70,15 @@ func isClientGone(err error) bool {
 var answers = regexp.MustCompile(`Operation cannot be fulfilled on |[a-z.]+ "[^"]*" (not found|already exists)|` +
 	`context canceled|code = (NotFound|Canceled) |http2: stream closed|stream error: stream ID \d+; CANCEL|client disconnected|body closed by handler|http: Handler timeout`)
 
-// isGone tells whether a text says that a file or a cgroup of a pod is not there.
+// isGone tells whether a text says that a file or a cgroup of a pod is not there, or any cgroup that cAdvisor begins to watch.
 func isGone(text string) bool { return gone.MatchString(text) }
 
 // gone has the folder that the kubelet gives each pod, and its name for the cgroup of all pods.
 //
 //upstream:relies-on k8s.io/kubernetes/pkg/kubelet/kubeletconfig/defaults.go DefaultKubeletPodsDirName
 //upstream:relies-on k8s.io/kubernetes/pkg/kubelet/cm/node_container_manager_linux.go defaultNodeAllocatableCgroupName
-var gone = regexp.MustCompile(`(/var/lib/kubelet/pods/|/kubepods)[^:]*: no such file or directory`)
+//upstream:relies-on github.com/google/cadvisor/lib/container/raw/watcher.go rawContainerWatcher.watchDirectory
+var gone = regexp.MustCompile(`(/var/lib/kubelet/pods/|/kubepods|inotify_add_watch /sys/fs/cgroup/)[^:]*: no such file or directory`)
 
 // isLate tells whether an error says that a request had no answer within its time. If the message says that there will
 // be no other attempt, the error is not routine.

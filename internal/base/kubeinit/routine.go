@@ -116,6 +116,10 @@ var routines = []routine{
 	// k8s.io/apimachinery/pkg/util/proxy/upgradeaware.go, at the end of an exec
 	//upstream:relies-on k8s.io/apimachinery/pkg/util/proxy/upgradeaware.go UpgradeAwareHandler.tryUpgrade
 	{message: "Error proxying data from", detail: "closed pipe"},
+	{message: "Error proxying data from", detail: "websocket: close 1006"}, // the client has gone without a word
+	// k8s.io/client-go/tools/record/event.go, at a stop: what has just happened is not told
+	//upstream:relies-on k8s.io/client-go/tools/record/event.go eventBroadcasterImpl.recordToSink
+	{message: "Unable to write event (broadcaster is shut down)"},
 	// pkg/volume/csi/csi_plugin.go, until the node is registered
 	//upstream:relies-on k8s.io/kubernetes/pkg/volume/csi/csi_plugin.go initializeCSINode
 	{message: "Failed to initialize CSINode", detail: "not found"},
