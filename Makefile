@@ -107,7 +107,7 @@ MODULE := cmd/helpers/go.mod cmd/helpers/go.sum
 GO_HELPER := cd cmd/helpers && GOFLAGS='-buildvcs=false -trimpath'
 version_of = $$(go list -m -f '{{.Version}}' $(1))
 CNI := github.com/containernetworking/plugins
-PLUGINS := kedge bridge host-local loopback portmap bandwidth
+PLUGINS := kedge-cni bridge host-local loopback portmap bandwidth
 LAUNCHED := nft iptables iptables-save iptables-restore ip6tables ip6tables-save ip6tables-restore
 HELPERS := $(addprefix $(BUILD)/,runc containerd-shim-runc-v2 crictl cni launcher protocols.so pause debian.stamp)
 

@@ -2,7 +2,7 @@
 // cmd/helpers/cni. The plugins are programs, which cannot be imported. It copies
 // their source, renames `package main` and `func main`, and writes the overlay
 // with which `go build` finds the copies below cmd/helpers/cni/plugins. Each
-// package also has Functions, so that the plugin kedge can call it, and its
+// package also has Functions, so that the plugin kedge-cni can call it, and its
 // package ipam is that of cmd/helpers/cni.
 //
 //	cniplugins cmd/helpers build/cni

@@ -1,6 +1,6 @@
 // Command cni has all CNI plugins that kedge uses. It acts as the plugin by whose name it is called
 // (bridge, host-local, loopback, portmap, bandwidth). One executable needs a quarter of the space of
-// five. The plugin kedge is a chain of them in one process, see package chain.
+// five. The plugin kedge-cni is a chain of them in one process, see package chain.
 //
 // Upstream's plugins are programs, which Go cannot import. scripts/cniplugins makes packages from them
 // for the build.
@@ -32,7 +32,7 @@ func main() {
 		"bandwidth":  bandwidth.Main,
 		"bridge":     bridge.Main,
 		"host-local": hostlocal.Main,
-		"kedge":      chain.Main,
+		"kedge-cni":  chain.Main,
 		"loopback":   loopback.Main,
 		"portmap":    portmap.Main,
 	}

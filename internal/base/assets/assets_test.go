@@ -334,7 +334,7 @@ func TestEmbedded(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, name := range []string{
-		"runc", "containerd-shim-runc-v2", "crictl", "kedge", "bridge", "host-local", "loopback", "portmap", "bandwidth", "nft",
+		"runc", "containerd-shim-runc-v2", "crictl", "kedge-cni", "bridge", "host-local", "loopback", "portmap", "bandwidth", "nft",
 		"iptables", "iptables-save", "iptables-restore", "ip6tables", "ip6tables-save", "ip6tables-restore",
 	} {
 		info, err := os.Stat(filepath.Join(paths.Bin, name))

@@ -50,7 +50,7 @@ type (
 		Name       string `json:"name"`
 		Plugins    []any  `json:"plugins"`
 	}
-	// cniPlugin has the settings of the plugin kedge (cmd/helpers/cni/chain): those of bridge, and of portmap.
+	// cniPlugin has the settings of the plugin kedge-cni (cmd/helpers/cni/chain): those of bridge, and of portmap.
 	cniPlugin struct {
 		Type         string          `json:"type"`
 		Capabilities map[string]bool `json:"capabilities"`
@@ -83,7 +83,7 @@ type (
 // encode returns the content of the file.
 func (c conflist) encode() ([]byte, error) {
 	plugin := cniPlugin{
-		Type:             "kedge",
+		Type:             "kedge-cni",
 		Capabilities:     map[string]bool{"portMappings": true, "bandwidth": true},
 		Bridge:           BridgeName,
 		IsDefaultGateway: true,

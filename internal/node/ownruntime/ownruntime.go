@@ -31,7 +31,7 @@ const (
 
 // cniPlugins are the plugins that kedge's CNI configuration names, and those that container
 // runtimes themselves need.
-var cniPlugins = []string{"kedge", "bridge", "host-local", "loopback", "portmap", "bandwidth"}
+var cniPlugins = []string{"kedge-cni", "bridge", "host-local", "loopback", "portmap", "bandwidth"}
 
 // New returns the component that is ready when the user's runtime answers. It waits without limit:
 // at boot the runtime may start later, and a node can do nothing without it.

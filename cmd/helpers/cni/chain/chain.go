@@ -1,4 +1,4 @@
-// Package chain is the CNI plugin kedge: the plugin bridge with host-local, and portmap and bandwidth for the pods that ask for them. In
+// Package chain is the CNI plugin kedge-cni: the plugin bridge with host-local, and portmap and bandwidth for the pods that ask for them. In
 // one process they take a quarter of the time that four processes took, and a pod waits for them when it starts. The package main
 // calls it.
 package chain
@@ -22,7 +22,7 @@ import (
 
 // Main acts as the plugin.
 func Main() {
-	skel.PluginMainFuncs(skel.CNIFuncs{Add: add, Check: check, Del: del}, version.All, bv.BuildString("kedge"))
+	skel.PluginMainFuncs(skel.CNIFuncs{Add: add, Check: check, Del: del}, version.All, bv.BuildString("kedge-cni"))
 }
 
 // link is a plugin of the chain.
@@ -33,7 +33,7 @@ type link struct {
 	config map[string]json.RawMessage
 }
 
-// links returns the plugins that a pod needs, in their order. The settings of bridge are those of the plugin kedge. Those of portmap are in
+// links returns the plugins that a pod needs, in their order. The settings of bridge are those of the plugin kedge-cni. Those of portmap are in
 // the field portmap, and portmap and bandwidth get what the runtime says about the pod.
 func links(config []byte) ([]link, error) {
 	var all map[string]json.RawMessage

@@ -19,7 +19,7 @@ import (
 // configuration is what a runtime gives to the plugin for a pod. The values are a folder, the backend of portmap, what the pod asks for, and
 // the result of an earlier call.
 const configuration = `{
-	"cniVersion": "1.0.0", "name": "kedge", "type": "kedge", "capabilities": {"portMappings": true, "bandwidth": true},
+	"cniVersion": "1.0.0", "name": "kedge", "type": "kedge-cni", "capabilities": {"portMappings": true, "bandwidth": true},
 	"bridge": "cni0", "isDefaultGateway": true, "forceAddress": true, "hairpinMode": true, "mtu": 1450,
 	"ipam": {"type": "host-local", "dataDir": %q, "ranges": [[{"subnet": "10.42.0.0/24"}]]},
 	"portmap": {"backend": %q, "snat": true},
