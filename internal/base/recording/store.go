@@ -33,7 +33,7 @@ type Folders struct {
 	Disk, Memory string
 }
 
-// Of returns the folders in which a kedge with this data directory records.
+// Of returns the folders of the recording of a kedge. dir is the data directory of that kedge.
 func Of(dir datadir.Dir) Folders {
 	return Folders{Disk: dir.Recording(), Memory: datadir.RecordingMemory}
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/kedge-dev/kedge/internal/inspect/console/screen"
 )
 
-// FuzzTerminal writes bytes of an attacker. What the page gets is text in known classes.
+// FuzzTerminal writes any bytes to a terminal, as a program of an attacker may. The page must get only text, in elements with known classes.
 func FuzzTerminal(f *testing.F) {
 	f.Add([]byte("<script>\x1b[1;7;31m</span>\x1b[0m\x1b[38;5;123m日本\x1b[3J\r\n\n"), []byte("\x1b[?1049h"))
 	f.Add([]byte(evil+"\x00\u2028"), []byte("\x1b[2;3r\x1bM\x1b[H\n"))

@@ -140,7 +140,7 @@ func (all *shells) drop(s *shell) {
 	}
 }
 
-// wait returns when all programs have been let go of. The context must have ended.
+// wait returns when the links to all programs are cut. The caller must have ended the context.
 func (all *shells) wait() {
 	all.mu.Lock()
 	for _, s := range all.byID {

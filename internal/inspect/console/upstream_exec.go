@@ -40,7 +40,7 @@ func NewExec(cfg *rest.Config, core rest.Interface) Exec {
 		if err != nil {
 			return fmt.Errorf("prepare exec: %w", err)
 		}
-		// What the streams log after the end is nothing that a user can mend.
+		// The streams log errors after the end of a program. No user can mend these, so they are left out.
 		return executor.StreamWithContext(klog.NewContext(ctx, logr.Discard()), streams)
 	}
 }

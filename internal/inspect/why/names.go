@@ -60,7 +60,7 @@ func (t *trials) unknown(step *Step, host string, name *reach.Name) {
 		}
 	}
 	step.Rule = "name-unknown"
-	step.Says = fmt.Sprintf("name server %s knows no %s: it was asked for %s", name.Asked[0].Server, host, few(asked))
+	step.Says = fmt.Sprintf("name server %s does not know %s: it was asked for %s", name.Asked[0].Server, host, few(asked))
 	step.Do = "correct the name. The name of a Service in another namespace ends with the namespace, such as " + foreigntext.Argument(strings.Split(host, ".")[0]) + ".NAMESPACE: kubectl get services -A"
 	all, ok := list(t.world, t.Kubernetes.CoreV1().Services(""), "Services of all namespaces", "")
 	if !ok {

@@ -23,8 +23,8 @@ type hurriedVolumes struct {
 	mount func(ctx context.Context)
 }
 
-// short is how often a pod's volumes are looked at, until they are mounted or upstream's way takes over after half a second.
-var short = wait.Backoff{Duration: 2 * time.Millisecond, Factor: 1.5, Cap: 300 * time.Millisecond, Steps: 12}
+// short is how often a pod's volumes are looked at. If they are not mounted after a third of a second, upstream's way takes over.
+var short = wait.Backoff{Duration: 2 * time.Millisecond, Factor: 1.5, Steps: 12}
 
 // WaitForAttachAndMount implements volumemanager.VolumeManager.
 func (v *hurriedVolumes) WaitForAttachAndMount(ctx context.Context, pod *corev1.Pod) error {

@@ -1,6 +1,7 @@
 package reach
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -59,7 +60,7 @@ func placeOf(ctx context.Context, socket, namespace, name string) (place, error)
 	if len(ready.Items) == 0 {
 		return place{}, errNoNetwork
 	}
-	newest := slices.MaxFunc(ready.Items, func(a, b *cri.PodSandbox) int { return int(a.CreatedAt - b.CreatedAt) })
+	newest := slices.MaxFunc(ready.Items, func(a, b *cri.PodSandbox) int { return cmp.Compare(a.CreatedAt, b.CreatedAt) })
 	status, err := runtime.PodSandboxStatus(ctx, &cri.PodSandboxStatusRequest{PodSandboxId: newest.Id, Verbose: true})
 	if err != nil {
 		return place{}, fmt.Errorf("look at the pod: %w", err)

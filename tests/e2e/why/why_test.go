@@ -204,7 +204,7 @@ spec: {selector: {app: web}, ports: [{port: 80, targetPort: 9999}]}
 		trials[pod+" --to=web:81"] = "Service healthy/web has no TCP port 81"
 		trials[pod+" --to=kubernetes:443"] = "namespace default has a Service kubernetes: connect to kubernetes\\.default"
 		trials[pod+" --to=wrong-port:80"] = "is refused at 10\\.43\\.[0-9.]+:80"
-		trials[pod+" --to=nobody:80"] = "knows no nobody: it was asked for nobody\\.healthy\\.svc\\.cluster\\.local"
+		trials[pod+" --to=nobody:80"] = "does not know nobody: it was asked for nobody\\.healthy\\.svc\\.cluster\\.local"
 		trials[pod+" --to=127.0.0.1:6443"] = "is refused at 127\\.0\\.0\\.1:6443: no process listens there" // the pod's own loopback address
 	}
 	expect(t, host, trials)

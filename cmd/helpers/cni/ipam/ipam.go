@@ -58,13 +58,8 @@ func ExecDel(plugin string, config []byte) error {
 	return hostlocal.Functions.Del(args(config))
 }
 
-// ExecStatus tells whether there may be addresses. The plugin host-local does not know.
-func ExecStatus(plugin string, config []byte) error {
-	if plugin != hostLocal {
-		return upstream.ExecStatus(plugin, config)
-	}
-	return nil
-}
+// ExecStatus tells whether there may be addresses.
+func ExecStatus(plugin string, config []byte) error { return upstream.ExecStatus(plugin, config) }
 
 // ConfigureIface gives an interface its addresses and routes.
 func ConfigureIface(name string, result *current.Result) error {

@@ -1,4 +1,4 @@
-// Package printed calls functions of CNI plugins within a process. They are made for programs of their own, and print their results.
+// Package printed calls functions of CNI plugins within a process. These functions are made for programs of their own: they print their results.
 package printed
 
 import (

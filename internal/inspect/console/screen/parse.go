@@ -24,7 +24,7 @@ const (
 	highest    = 9999
 )
 
-// parser reads sequences. What it keeps of one is bounded.
+// parser reads control sequences. It keeps only a bounded part of a sequence.
 type parser struct {
 	state state
 	// partial is the beginning of a character in UTF-8.

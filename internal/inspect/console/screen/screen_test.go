@@ -21,7 +21,7 @@ func text(s *Screen) string {
 	return strings.TrimRight(strings.Join(rows, "\n"), "\n")
 }
 
-// What programs write, and what is on a screen of 5 rows and 10 columns then.
+// Each case writes something to a screen of 5 rows and 10 columns, and says what the screen shows afterwards.
 func TestScreen(t *testing.T) {
 	for name, test := range map[string]struct{ writes, want string }{
 		"lines":                     {"one\r\ntwo", "one\ntwo_"},
