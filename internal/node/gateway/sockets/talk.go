@@ -13,14 +13,19 @@ import (
 
 // talk is a connection of HTTP/1. It answers 408 to a client that begins a request and does not
 // end its header in time. http.Server closes the connection without a word then.
+//
+// While http.Server answers a request, it reads one byte of the next one, to notice a client that leaves.
+//
+//upstream:relies-on std/net/http/server.go connReader.backgroundRead response.finishRequest
 type talk struct {
 	half  // the *conn, or the *tls.Conn over it
 	under *conn
 	// patience is how long the server waits for a header.
 	patience time.Duration
-	// waiting says that the server waits for a request, begun that a part of it has come, and
-	// over that the client was told that nothing more comes.
-	waiting, begun, over atomic.Bool
+	// waiting says that the server waits for a request, begun that a part of it has come, ahead that
+	// its first byte came before the answer to the request before it had ended, and over that the
+	// client was told that nothing more comes.
+	waiting, begun, ahead, over atomic.Bool
 }
 
 // secureTalk is a talk with TLS. http.Server tells requests about the TLS of a connection that
@@ -40,6 +45,7 @@ func (t *talk) Read(into []byte) (int, error) {
 	n, err := t.half.Read(into)
 	if n > 0 {
 		t.begun.Store(true)
+		t.ahead.Store(len(into) == 1)
 	}
 	if errors.Is(err, os.ErrDeadlineExceeded) && t.begun.Load() && t.waiting.CompareAndSwap(true, false) {
 		text := fmt.Sprintf("The gateway has waited %s for the header of this request. Connect again, and send the header at once.\n", t.patience)
@@ -63,7 +69,7 @@ func (t *talk) Write(bytes []byte) (int, error) {
 func (t *talk) turn(state http.ConnState) {
 	switch state {
 	case http.StateNew, http.StateIdle:
-		t.begun.Store(false)
+		t.begun.Store(t.ahead.Swap(false))
 		t.waiting.Store(true)
 	default:
 		t.waiting.Store(false)

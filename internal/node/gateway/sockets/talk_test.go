@@ -95,6 +95,29 @@ func sayAndHear(connect func() (net.Conn, error), said []string, late bool) erro
 	return nil
 }
 
+// TestLateHeaderAhead tells a client that sent one letter of its next request before it was answered why
+// the connection ends.
+func TestLateHeaderAhead(t *testing.T) {
+	w := newWorld(t, func(s *Sockets) { s.patience.header, s.patience.idle = 2*time.Second, 200*time.Millisecond })
+	arrived, sent := make(chan struct{}), make(chan struct{})
+	w.handler = func(http.ResponseWriter, *http.Request) {
+		close(arrived)
+		<-sent
+		time.Sleep(200 * time.Millisecond) // The server reads the letter meanwhile.
+	}
+	c := dialTCP(t, w.open("web", routing.TCP, routing.Listener{Protocol: routing.HTTP}))
+	_ = c.SetDeadline(time.Now().Add(generous))
+	_, err := io.WriteString(c, plainGet)
+	must(t, err)
+	<-arrived
+	_, err = io.WriteString(c, "G")
+	must(t, err)
+	close(sent)
+	answers := bufio.NewReader(c)
+	readAnswer(t, answers, http.StatusOK)
+	readAnswer(t, answers, http.StatusRequestTimeout)
+}
+
 func readAnswer(t *testing.T, from *bufio.Reader, want int) *http.Response {
 	t.Helper()
 	answer, err := http.ReadResponse(from, nil)
