@@ -25,8 +25,9 @@ type reader struct {
 // openReader opens the database in file. prepare must have prepared it.
 func openReader(file string) (*reader, error) {
 	r := &reader{db: sql.OpenDB(&connector{file: file, readOnly: true})}
+	// A connection that is closed and opened again costs as much as many reads, so all stay for a while.
 	r.db.SetMaxOpenConns(4)
-	r.db.SetMaxIdleConns(2)
+	r.db.SetMaxIdleConns(4)
 	r.db.SetConnMaxIdleTime(2 * time.Minute)
 	for statement, query := range map[**sql.Stmt]string{
 		&r.get: getSQL, &r.list: fmt.Sprintf(listSQL, "value"), &r.keys: fmt.Sprintf(listSQL, "NULL"),
