@@ -155,13 +155,12 @@ func profiled(ask func(context.Context, *localapi.Client) ([]byte, error)) func(
 
 // hostParts are what the machine and its container runtime tell.
 func hostParts(dir datadir.Dir) []support.Part {
-	helper := func(name string) string { return filepath.Join(datadir.HelpersLink, name) }
-	runtime := []string{"CONTAINER_RUNTIME_ENDPOINT=unix://" + runtimeSocket(), "IMAGE_SERVICE_ENDPOINT=unix://" + runtimeSocket()}
+	const own = "/proc/self/exe" // as `kedge crictl`
 	return append(support.Host("/", "/run", string(dir), datadir.KubeletRoot),
-		support.Command("network/nft.txt", nil, helper("nft"), "list", "ruleset"),
-		support.Command("containers/pods.txt", runtime, helper("crictl"), "pods"),
-		support.Command("containers/containers.txt", runtime, helper("crictl"), "ps", "--all"),
-		support.Command("containers/images.txt", runtime, helper("crictl"), "images"),
+		support.Command("network/nft.txt", nil, filepath.Join(datadir.HelpersLink, "nft"), "list", "ruleset"),
+		support.Command("containers/pods.txt", nil, own, "crictl", "pods"),
+		support.Command("containers/containers.txt", nil, own, "crictl", "ps", "--all"),
+		support.Command("containers/images.txt", nil, own, "crictl", "images"),
 	)
 }
 

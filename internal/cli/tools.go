@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"syscall"
 
 	ctr "github.com/containerd/containerd/v2/cmd/ctr/app"
@@ -17,6 +16,7 @@ import (
 	"k8s.io/kubectl/pkg/cmd/plugin"
 	kubectlutil "k8s.io/kubectl/pkg/cmd/util"
 
+	"github.com/kedge-dev/kedge/internal/base/assets"
 	"github.com/kedge-dev/kedge/internal/base/config"
 	"github.com/kedge-dev/kedge/internal/base/datadir"
 	"github.com/kedge-dev/kedge/internal/base/localapi"
@@ -71,14 +71,25 @@ func crictlCommand() *cli.Command {
 		Action: func(c *cli.Context) error {
 			setDefaultEnv("CONTAINER_RUNTIME_ENDPOINT", "unix://"+runtimeSocket())
 			setDefaultEnv("IMAGE_SERVICE_ENDPOINT", "unix://"+runtimeSocket())
-			path := filepath.Join(datadir.HelpersLink, "crictl")
-			err := syscall.Exec(path, append([]string{"crictl"}, c.Args().Slice()...), os.Environ())
-			if errors.Is(err, fs.ErrNotExist) {
-				return localapi.ErrNotRunning
+			path, err := crictl()
+			if err != nil {
+				return err
 			}
-			return fmt.Errorf("run %s: %w", path, err)
+			return fmt.Errorf("run %s: %w", path, syscall.Exec(path, append([]string{"crictl"}, c.Args().Slice()...), os.Environ()))
 		},
 	}
+}
+
+// crictl returns the path of crictl, beside the helpers of the running kedge.
+func crictl() (string, error) {
+	helpers, err := os.Readlink(datadir.HelpersLink)
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", localapi.ErrNotRunning
+	}
+	if err != nil {
+		return "", fmt.Errorf("find the helpers of the running kedge: %w", err)
+	}
+	return assets.Tool(assets.RootOf(helpers), "crictl")
 }
 
 // runtimeSocket is where the running kedge's container runtime listens.

@@ -42,11 +42,12 @@ func run(folder, out string) error {
 	w := tar.NewWriter(compressed)
 	var manifest assets.Manifest
 	var unpacked int64
-	err = filepath.WalkDir(folder, func(path string, entry fs.DirEntry, err error) error {
-		if err != nil || entry.IsDir() {
-			return err
-		}
-		file, err := add(w, folder, path, entry)
+	paths, err := list(folder)
+	if err != nil {
+		return err
+	}
+	for _, path := range paths {
+		file, err := add(w, folder, path)
 		if err != nil {
 			return fmt.Errorf("add %s: %w", path, err)
 		}
@@ -55,10 +56,6 @@ func run(folder, out string) error {
 		if file.Size >= 1<<20 {
 			fmt.Printf("%8.1f MB  %s\n", megabytes(file.Size), file.Path)
 		}
-		return nil
-	})
-	if err != nil {
-		return err
 	}
 	if err := w.Close(); err != nil {
 		return err
@@ -85,14 +82,32 @@ func run(folder, out string) error {
 
 func megabytes(bytes int64) float64 { return float64(bytes) / 1e6 }
 
-func add(w *tar.Writer, folder, path string, entry fs.DirEntry) (assets.File, error) {
-	relative, err := filepath.Rel(folder, path)
+// list returns the paths of all files in folder, relative to it: the tools last.
+func list(folder string) ([]string, error) {
+	var helpers, tools []string
+	err := fs.WalkDir(os.DirFS(folder), ".", func(path string, entry fs.DirEntry, err error) error {
+		switch {
+		case err != nil || entry.IsDir():
+			return err
+		case assets.IsTool(path):
+			tools = append(tools, path)
+		default:
+			helpers = append(helpers, path)
+		}
+		return nil
+	})
+	return append(helpers, tools...), err
+}
+
+func add(w *tar.Writer, folder, name string) (assets.File, error) {
+	path := filepath.Join(folder, filepath.FromSlash(name))
+	file := assets.File{Path: name}
+	info, err := os.Lstat(path)
 	if err != nil {
-		return assets.File{}, err
+		return file, err
 	}
-	file := assets.File{Path: filepath.ToSlash(relative)}
 	header := &tar.Header{Name: file.Path, ModTime: assets.ModTime, Format: tar.FormatUSTAR}
-	if entry.Type() == fs.ModeSymlink {
+	if info.Mode().Type() == fs.ModeSymlink {
 		if file.Link, err = os.Readlink(path); err != nil {
 			return file, err
 		}
@@ -100,10 +115,6 @@ func add(w *tar.Writer, folder, path string, entry fs.DirEntry) (assets.File, er
 		return file, w.WriteHeader(header)
 	}
 	data, err := os.ReadFile(path)
-	if err != nil {
-		return file, err
-	}
-	info, err := entry.Info()
 	if err != nil {
 		return file, err
 	}

@@ -1,7 +1,8 @@
 // Package assets carries the helpers and the pause image, compressed, and unpacks them
 // below the data directory. Helpers are executables that must be separate programs: runc,
-// its shim, the CNI plugins, crictl, nft and iptables. `make` fills the embedded folder.
-// The commands that need helpers call Unpack when they start.
+// its shim, the CNI plugins, nft and iptables. The commands that need helpers call Unpack when
+// they start. Tools are executables that only users call: crictl. Each is unpacked at its first
+// use, because it is half as large as all helpers together. `make` fills the embedded folder.
 package assets
 
 import (
@@ -12,6 +13,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -46,9 +48,15 @@ type Paths struct {
 type Manifest struct {
 	// SHA256 is the digest of the compressed archive, in hexadecimal.
 	SHA256 string
-	// Files are all entries of the archive except folders, sorted by Path.
+	// Files are all entries of the archive except folders, in its order: the tools are the last.
 	Files []File
 }
+
+// tools are the paths of those files that are unpacked at their first use.
+var tools = []string{"bin/crictl"}
+
+// IsTool tells whether a file is unpacked at its first use. The argument is its path in the archive.
+func IsTool(path string) bool { return slices.Contains(tools, path) }
 
 // File is a regular file or a symbolic link.
 type File struct {
@@ -167,23 +175,34 @@ func readManifest(files fs.FS) (Manifest, error) {
 	return manifest, nil
 }
 
-// check fails if an unpacked file is not as it was unpacked.
+// check fails if a helper is not as it was unpacked.
 func check(folder string, manifest Manifest) error {
 	for _, f := range manifest.Files {
-		path := filepath.Join(folder, filepath.FromSlash(f.Path))
-		info, err := os.Lstat(path)
-		if err != nil {
-			return err
-		}
-		if f.Link != "" {
-			if target, err := os.Readlink(path); err != nil || target != f.Link {
-				return fmt.Errorf("%s is no longer the link that kedge made", path)
-			}
+		if IsTool(f.Path) {
 			continue
 		}
-		if !info.Mode().IsRegular() || info.Mode().Perm() != f.Mode() || info.Size() != f.Size || !info.ModTime().Equal(ModTime) {
-			return fmt.Errorf("%s was changed since kedge unpacked it", path)
+		if err := f.check(folder); err != nil {
+			return err
 		}
+	}
+	return nil
+}
+
+// check fails if the file in folder is not as it was unpacked.
+func (f File) check(folder string) error {
+	path := filepath.Join(folder, filepath.FromSlash(f.Path))
+	info, err := os.Lstat(path)
+	if err != nil {
+		return err
+	}
+	if f.Link != "" {
+		if target, err := os.Readlink(path); err != nil || target != f.Link {
+			return fmt.Errorf("%s is no longer the link that kedge made", path)
+		}
+		return nil
+	}
+	if !info.Mode().IsRegular() || info.Mode().Perm() != f.Mode() || info.Size() != f.Size || !info.ModTime().Equal(ModTime) {
+		return fmt.Errorf("%s was changed since kedge unpacked it", path)
 	}
 	return nil
 }

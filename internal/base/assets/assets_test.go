@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -19,7 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// bundle makes an embedded folder with a program, a link to it and an image. Another text
+// bundle makes an embedded folder with a program, a link to it, an image and a tool. Another text
 // makes another build.
 func bundle(t *testing.T, text string) fstest.MapFS {
 	t.Helper()
@@ -33,6 +34,7 @@ func bundle(t *testing.T, text string) fstest.MapFS {
 		{Path: "bin/program", Executable: true, Size: int64(len(text))},
 		{Path: "bin/link", Link: "program"},
 		{Path: "images/pause.tar", Size: int64(len(text))},
+		{Path: "bin/crictl", Executable: true, Size: int64(len(text))},
 	}}
 	for _, f := range manifest.Files {
 		header := &tar.Header{Typeflag: tar.TypeReg, Name: f.Path, Size: f.Size, Mode: int64(f.Mode())}
@@ -273,6 +275,61 @@ func TestUnpackFullDisk(t *testing.T) {
 	wantOnly(t, root)
 }
 
+// TestTool unpacks a tool at its first use, and mends it.
+func TestTool(t *testing.T) {
+	root := t.TempDir()
+	files := bundle(t, "one")
+	helpers := mustUnpack(t, files, root)
+	path := filepath.Join(helpers.Bin, "crictl")
+	if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("before its first use: %v", err)
+	}
+	for what, change := range map[string]func() error{
+		"first use":  func() error { return nil },
+		"second use": func() error { return nil },
+		"changed":    func() error { return os.WriteFile(path, []byte("two"), 0o755) },
+		"no helpers": func() error { return os.RemoveAll(filepath.Dir(helpers.Bin)) },
+	} {
+		if err := change(); err != nil {
+			t.Fatal(err)
+		}
+		got, err := tool(files, root, "crictl")
+		if err != nil || got != path {
+			t.Fatalf("%s: %s, %v", what, got, err)
+		}
+		if text, err := os.ReadFile(path); err != nil || string(text) != "one" {
+			t.Errorf("%s: %q, %v", what, text, err)
+		}
+		if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o755 {
+			t.Errorf("%s: %v, %v", what, info.Mode(), err)
+		}
+		wantOnly(t, root, helpers.Digest)
+	}
+	// The folder that has nothing but the tool is not taken for the helpers.
+	wantWhole(t, mustUnpack(t, files, root), "one")
+	for _, name := range []string{"program", "../bin/crictl", "none"} {
+		if path, err := tool(files, root, name); err == nil {
+			t.Errorf("%s is a tool: %s", name, path)
+		}
+	}
+}
+
+// TestToolOfAnotherBuild leaves the helpers of the running kedge alone.
+func TestToolOfAnotherBuild(t *testing.T) {
+	root := t.TempDir()
+	running := mustUnpack(t, bundle(t, "one"), root)
+	other := bundle(t, "two")
+	path, err := tool(other, root, "crictl")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if text, err := os.ReadFile(path); err != nil || string(text) != "two" {
+		t.Errorf("%q, %v", text, err)
+	}
+	wantWhole(t, running, "one")
+	wantOnly(t, root, running.Digest, filepath.Base(filepath.Dir(filepath.Dir(path))))
+}
+
 func TestPrune(t *testing.T) {
 	root, proc := t.TempDir(), t.TempDir()
 	first := mustUnpack(t, bundle(t, "one"), root)
@@ -326,15 +383,21 @@ func TestUnpackTogether(t *testing.T) {
 // TestEmbedded unpacks the helpers that make has embedded, and looks for the files that
 // other packages use.
 func TestEmbedded(t *testing.T) {
-	paths, err := Unpack(t.TempDir())
+	root := t.TempDir()
+	paths, err := Unpack(root)
 	if errors.Is(err, ErrNotBuilt) {
 		t.Skip(err)
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
+	if crictl, err := Tool(root, "crictl"); err != nil {
+		t.Error(err)
+	} else if output, err := exec.Command(crictl, "--version").Output(); err != nil || !strings.Contains(string(output), "crictl version v") {
+		t.Errorf("crictl --version: %q, %v", output, err)
+	}
 	for _, name := range []string{
-		"runc", "containerd-shim-runc-v2", "crictl", "kedge-cni", "bridge", "host-local", "loopback", "portmap", "bandwidth", "nft",
+		"runc", "containerd-shim-runc-v2", "kedge-cni", "bridge", "host-local", "loopback", "portmap", "bandwidth", "nft",
 		"iptables", "iptables-save", "iptables-restore", "ip6tables", "ip6tables-save", "ip6tables-restore",
 	} {
 		info, err := os.Stat(filepath.Join(paths.Bin, name))

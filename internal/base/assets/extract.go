@@ -28,7 +28,7 @@ func replace(files fs.FS, manifest Manifest, root, folder string) error {
 		return err
 	}
 	defer os.RemoveAll(temp)
-	if err := extract(files, manifest, temp); err != nil {
+	if err := extract(files, manifest, temp, func(path string) bool { return !IsTool(path) }); err != nil {
 		return err
 	}
 	if err := check(temp, manifest); err != nil {
@@ -53,8 +53,9 @@ func replace(files fs.FS, manifest Manifest, root, folder string) error {
 	return syncFilesystem(root)
 }
 
-// extract unpacks the archive into folder after verifying its digest.
-func extract(files fs.FS, manifest Manifest, folder string) error {
+// extract unpacks some files of the archive into folder, after verifying its digest. It reads the
+// archive to the last of them.
+func extract(files fs.FS, manifest Manifest, folder string, wanted func(path string) bool) error {
 	archive, err := files.Open(ArchiveName)
 	if err != nil {
 		return fmt.Errorf("open embedded archive: %w", err)
@@ -81,7 +82,13 @@ func extract(files fs.FS, manifest Manifest, folder string) error {
 		return err
 	}
 	defer decoder.Close()
-	for reader := tar.NewReader(decoder); ; {
+	left := 0
+	for _, f := range manifest.Files {
+		if wanted(f.Path) {
+			left++
+		}
+	}
+	for reader := tar.NewReader(decoder); left > 0; {
 		header, err := reader.Next()
 		if errors.Is(err, io.EOF) {
 			return nil
@@ -89,10 +96,15 @@ func extract(files fs.FS, manifest Manifest, folder string) error {
 		if err != nil {
 			return fmt.Errorf("read embedded archive: %w", err)
 		}
+		if !wanted(header.Name) {
+			continue
+		}
 		if err := extractEntry(reader, header, folder); err != nil {
 			return err
 		}
+		left--
 	}
+	return nil
 }
 
 func extractEntry(content io.Reader, header *tar.Header, folder string) error {
