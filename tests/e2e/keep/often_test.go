@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -143,7 +144,7 @@ func loseOften(t *testing.T, settings string, losses int) {
 	w := &writer{t: t}
 	var newest int64
 	for range losses {
-		client := server.Client()
+		client, began := server.Client(), time.Now()
 		done := make(chan struct{})
 		go func() {
 			w.write(client)
@@ -155,7 +156,11 @@ func loseOften(t *testing.T, settings string, losses int) {
 			t.Fatal(err)
 		}
 		newest = max(newest, revision(t, list.ResourceVersion))
-		died := time.Now()
+		// A server that has just started answers clients before all its parts are ready.
+		safe := time.Now().Add(-mayLose())
+		if ready := readySince(t, server.Log(), "backup"); ready.IsZero() || ready.After(safe) {
+			safe = began
+		}
 		host.LoseDisk()
 		server.Exited()
 		<-done
@@ -172,8 +177,27 @@ func loseOften(t *testing.T, settings string, losses int) {
 		if now := revision(t, list.ResourceVersion); now <= newest {
 			t.Fatalf("the restored server is at revision %d, and clients have seen %d", now, newest)
 		}
-		w.found(client, died.Add(-mayLose()))
+		w.found(client, safe)
 	}
+}
+
+// readySince returns when a component was ready in the last life of a server, by its log: zero if it was not.
+func readySince(t *testing.T, log, component string) time.Time {
+	t.Helper()
+	log = log[max(0, strings.LastIndex(log, " starts, data in ")):]
+	for line := range strings.Lines(log) {
+		if !strings.Contains(line, `msg="ready in `) || !strings.HasSuffix(strings.TrimSpace(line), " component="+component) {
+			continue
+		}
+		_, text, _ := strings.Cut(line, `time="`)
+		text, _, _ = strings.Cut(text, `"`)
+		at, err := time.Parse(time.RFC3339, text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return at
+	}
+	return time.Time{}
 }
 
 func revision(t *testing.T, text string) int64 {

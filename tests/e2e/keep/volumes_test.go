@@ -166,7 +166,8 @@ func TestVolumes(t *testing.T) {
 		t.Errorf("a claim that is left out has %v", found)
 	}
 	for _, name := range []string{"image", "plain", "elsewhere"} {
-		if newest := completed(c, name)[len(completed(c, name))-1]; !strings.Contains(newest, " 20 MiB ") || strings.HasSuffix(newest, " 20 MiB") {
+		all := completed(c, name)
+		if newest := all[len(all)-1]; !strings.Contains(newest, " 20 MiB ") || strings.HasSuffix(newest, " 20 MiB") {
 			t.Errorf("the newest backup of claim %s is %s, want 20 MiB of which little was sent", name, newest)
 		}
 	}
