@@ -14,6 +14,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+	watchtools "k8s.io/client-go/tools/watch"
 
 	"github.com/kedge-dev/kedge/internal/base/assets"
 )
@@ -36,12 +38,11 @@ func runPods(ctx context.Context, client kubernetes.Interface, first, count int)
 	ctx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
 	api := client.CoreV1().Pods(metav1.NamespaceDefault)
-	events, err := api.Watch(ctx, metav1.ListOptions{LabelSelector: podLabel})
+	events, err := followPods(ctx, client)
 	if err != nil {
-		return 0, fmt.Errorf("watch pods: %w", err)
+		return 0, err
 	}
 	started := time.Now()
-	// The events are read from the beginning: the API ends a watch whose client does not keep up.
 	for i := range count {
 		go func() {
 			_, err := api.Create(ctx, &corev1.Pod{
@@ -59,7 +60,7 @@ func runPods(ctx context.Context, client kubernetes.Interface, first, count int)
 	ready := map[string]bool{}
 	err = await(events, func(event watch.Event) bool {
 		if podReady(event) {
-			// Existing pods are reported first.
+			// Earlier pods may still change.
 			if number, err := strconv.Atoi(event.Object.(*corev1.Pod).Name[len(podLabel)+1:]); err == nil && number >= first {
 				ready[strconv.Itoa(number)] = true
 			}
@@ -70,6 +71,26 @@ func runPods(ctx context.Context, client kubernetes.Interface, first, count int)
 		return 0, fmt.Errorf("wait for pods: %d of %d are Ready: %w", len(ready), count, cmp.Or(context.Cause(ctx), err))
 	}
 	return time.Since(started).Seconds(), nil
+}
+
+// followPods returns the changes of the pods of runPods from now on. The API ends a watch that does not keep up in a burst,
+// so it is begun again there, as every client does that follows something.
+func followPods(ctx context.Context, client kubernetes.Interface) (watch.Interface, error) {
+	api, chosen := client.CoreV1().Pods(metav1.NamespaceDefault), metav1.ListOptions{LabelSelector: podLabel}
+	now, err := api.List(ctx, chosen)
+	if err != nil {
+		return nil, fmt.Errorf("list pods: %w", err)
+	}
+	events, err := watchtools.NewRetryWatcherWithContext(ctx, now.ResourceVersion, &cache.ListWatch{
+		WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
+			options.LabelSelector = chosen.LabelSelector
+			return api.Watch(ctx, options)
+		},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("watch pods: %w", err)
+	}
+	return events, nil
 }
 
 // removePods deletes the pods of runPods, and waits until they are gone.
