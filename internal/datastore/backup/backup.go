@@ -206,8 +206,10 @@ type session struct {
 	own        *age.X25519Identity
 	// foreign is the number of the newest entry that other servers, or earlier sessions, have written.
 	foreign int64
-	// verified is when the backup was last verified.
-	verified time.Time
+	// verified is when the backup was last verified, and verifying is the verification that runs, or nil. It is one of beside.
+	verified  time.Time
+	verifying *verification
+	beside    sync.WaitGroup
 	// tail is the newest entry. It is nil if there is none.
 	tail *chain.Entry
 	term int64
@@ -229,6 +231,9 @@ func (b *Backup) session(ctx context.Context, cluster kubernetes.Interface) erro
 	}
 	defer client.Close()
 	s := &session{Backup: b, cluster: cluster, client: client, writer: writer, verified: verified, files: map[string]fingerprint{}, lifetimes: map[int64]int64{}}
+	ctx, stop := context.WithCancel(ctx)
+	defer s.beside.Wait()
+	defer stop()
 	if err := s.begin(ctx); err != nil {
 		return err
 	}
@@ -362,6 +367,11 @@ func (s *session) append(ctx context.Context, e chain.Entry, content []byte) err
 
 // turn waits for changes and writes them, or writes a base if it is time for one.
 func (s *session) turn(ctx context.Context) error {
+	select {
+	case <-s.verificationEnds():
+		return s.verdict(ctx)
+	default:
+	}
 	if s.baseIsDue() {
 		return s.writeBase(ctx, false)
 	}

@@ -52,7 +52,7 @@ func renews(event *mvccpb.Event) bool {
 	return bytes.HasPrefix(event.Kv.Key, []byte(leases)) && event.Type == mvccpb.Event_PUT && event.Kv.CreateRevision != event.Kv.ModRevision
 }
 
-// collect waits for a change, and then for as long as the interval says. If ctx ends, it returns what there is.
+// collect waits for a change, and then for as long as the interval says. If ctx or a verification ends, it returns what there is.
 // No watch is open while a batch is written, so a slow place cannot fill the memory: the datastore has the
 // changes meanwhile.
 func (s *session) collect(ctx context.Context) (*batch, error) {
@@ -67,6 +67,8 @@ func (s *session) collect(ctx context.Context) (*batch, error) {
 		case <-ctx.Done():
 			return b, nil
 		case <-due:
+			return b, nil
+		case <-s.verificationEnds():
 			return b, nil
 		case answer, ok := <-changes:
 			if err := answer.Err(); err != nil {

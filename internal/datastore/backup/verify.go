@@ -26,14 +26,22 @@ const verifiedAnnotation = "kedge.dev/verified"
 // verificationIsDue tells whether the backup has not been read for too long.
 func (s *session) verificationIsDue() bool {
 	now := s.cfg.Now()
-	return s.cfg.Verify > 0 && now.Sub(s.verified) >= s.cfg.Verify && !now.Before(s.verifyAfter)
+	return s.cfg.Verify > 0 && s.verifying == nil && now.Sub(s.verified) >= s.cfg.Verify && !now.Before(s.verifyAfter)
 }
 
 // verifyAgain is how long after a verification the next one begins at the earliest. Each writes all objects, so a place that cannot be read must not fill up.
 const verifyAgain = time.Hour
 
-// verify reads the backup back from the place, and compares it with the datastore. This server can read only what it has written since its start: its
-// files are also encrypted to a key that is in its memory alone. So it begins with a new base.
+// verification is a comparison of the backup with the datastore. It runs beside the session, so that changes are written meanwhile.
+type verification struct {
+	done chan struct{} // closed when the others are set
+	// differ are the keys of objects that the backup has otherwise than the datastore.
+	differ []string
+	err    error
+}
+
+// verify begins to read the backup back from the place, and to compare it with the datastore. This server can read only what it has written since its
+// start: its files are also encrypted to a key that is in its memory alone. So it begins with a new base.
 func (s *session) verify(ctx context.Context) error {
 	s.verifyAfter = s.cfg.Now().Add(verifyAgain)
 	if s.tail.Base().Number <= s.foreign {
@@ -41,7 +49,19 @@ func (s *session) verify(ctx context.Context) error {
 			return err
 		}
 	}
-	differ, err := s.compare(ctx)
+	v := &verification{done: make(chan struct{})}
+	s.verifying = v
+	s.beside.Go(func() {
+		defer close(v.done)
+		v.differ, v.err = s.compare(ctx)
+	})
+	return nil
+}
+
+// verdict takes in what a verification has found.
+func (s *session) verdict(ctx context.Context) error {
+	differ, err := s.verifying.differ, s.verifying.err
+	s.verifying = nil
 	if errors.Is(err, rpctypes.ErrCompacted) {
 		return nil // it is tried again with a newer state
 	}
@@ -59,6 +79,14 @@ func (s *session) verify(ctx context.Context) error {
 	s.log.Error(strings.ToUpper(text[:1]) + text[1:])
 	s.change(func(status *Status) { status.Differs = text })
 	return s.writeBase(ctx, false)
+}
+
+// verificationEnds returns a channel that is closed when the verification that runs has ended. It is nil if none runs.
+func (s *session) verificationEnds() <-chan struct{} {
+	if s.verifying == nil {
+		return nil
+	}
+	return s.verifying.done
 }
 
 // noteVerified remembers the time in the cluster, for the next start.

@@ -99,7 +99,7 @@ func (c *cluster) await(b *Backup, revision int64) {
 // lossy is a place that gives back other files than it got.
 type lossy struct {
 	place.Place
-	damage func(name string, content []byte) ([]byte, error)
+	damage func(ctx context.Context, name string, content []byte) ([]byte, error)
 }
 
 func (l *lossy) Read(ctx context.Context, name string) ([]byte, error) {
@@ -107,7 +107,7 @@ func (l *lossy) Read(ctx context.Context, name string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return l.damage(name, content)
+	return l.damage(ctx, name, content)
 }
 
 // TestVerifyFindsDamage checks that a place that loses what it has got is found out, and that kedge goes on when it works again.
@@ -123,7 +123,7 @@ func TestVerifyFindsDamage(t *testing.T) {
 			"log/":   func([]byte) ([]byte, error) { return nil, errors.New("the disk cannot be read") },
 		} {
 			whole := c.place
-			c.place = &lossy{whole, func(file string, content []byte) ([]byte, error) {
+			c.place = &lossy{whole, func(_ context.Context, file string, content []byte) ([]byte, error) {
 				if !mended.Load() && strings.HasPrefix(file, name) {
 					return damage(content)
 				}
@@ -160,6 +160,47 @@ func TestVerifyFindsDamage(t *testing.T) {
 				t.Fatal(err)
 			}
 			c.appoint(len(c.chain().Appointments())+1, tail)
+		}
+	})
+}
+
+// TestVerifyBeside checks that changes are written while a verification reads a slow place, and that a stop does not wait for it.
+func TestVerifyBeside(t *testing.T) {
+	eachDatastore(t, func(t *testing.T, c *cluster) {
+		c.put("/registry/things/default/a", "value")
+		c.verify = day
+		reads, goOn := make(chan struct{}), make(chan struct{})
+		var once sync.Once
+		whole := c.place
+		for _, ends := range []bool{false, true} {
+			c.place = &lossy{whole, func(ctx context.Context, file string, content []byte) ([]byte, error) {
+				if !strings.HasPrefix(file, "bases/") {
+					return content, nil
+				}
+				once.Do(func() { close(reads) })
+				select {
+				case <-goOn:
+				case <-ctx.Done():
+				}
+				return content, ctx.Err()
+			}}
+			b, stop := c.start()
+			<-reads
+			c.await(b, c.put("/registry/things/default/b", fmt.Sprint(ends)))
+			if s := b.Status(); !s.Verified.IsZero() {
+				t.Errorf("it was verified before it was read: %+v", s)
+			}
+			if ends {
+				close(goOn)
+				eventually(t, func() error {
+					if s := b.Status(); s.Verified.IsZero() || s.Fault != "" || s.Differs != "" {
+						return fmt.Errorf("after it was read: %+v", s)
+					}
+					return nil
+				})
+			}
+			stop()
+			reads, once = make(chan struct{}), sync.Once{}
 		}
 	})
 }
