@@ -137,7 +137,7 @@ func (a *attempts) prepare() {
 		a.setPath(a.url.RawPath)
 	}
 	a.outgoing = http.Request{
-		Method: r.Method, Header: header, Host: host, Trailer: r.Trailer,
+		Method: r.Method, URL: &a.url, Header: header, Host: host, Trailer: r.Trailer,
 		Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
 	}
 	if a.body != nil {
@@ -218,13 +218,17 @@ func (a *attempts) try(s *service, e *endpoint) *attempt {
 		t.timer = time.AfterFunc(a.rule.backendTimeout, func() { t.cancel(errBackendTimeout) })
 	}
 	hints := &hints{to: &a.w, over: !a.r.ProtoAtLeast(1, 1)}
-	hints.trace.Got1xxResponse = hints.pass
 	defer hints.end()
-	request := a.outgoing.WithContext(httptrace.WithClientTrace(t.ctx, &hints.trace))
+	http2 := a.rule.grpc || s.source.Protocol == routing.PlainH2
+	if a.body == nil && a.upgrade == "" && !http2 {
+		a.url.Scheme, a.url.Host = s.pool.scheme, e.host
+		t.answer, t.err = s.pool.bodiless().Do(t.ctx, &a.outgoing, hints.pass)
+		return t
+	}
+	request := a.outgoing.WithContext(httptrace.WithClientTrace(t.ctx, &httptrace.ClientTrace{Got1xxResponse: hints.pass}))
 	target := a.url
 	target.Scheme, target.Host = s.pool.scheme, e.host
 	request.URL = &target
-	http2 := a.rule.grpc || s.source.Protocol == routing.PlainH2
 	if a.upgrade != "" && !http2 {
 		request.Header = request.Header.Clone()
 		request.Header["Connection"], request.Header["Upgrade"] = []string{"Upgrade"}, []string{a.upgrade}
