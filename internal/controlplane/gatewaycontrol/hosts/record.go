@@ -1,8 +1,11 @@
 package hosts
 
 import (
+	"bytes"
 	"cmp"
+	"compress/gzip"
 	"fmt"
+	"io"
 	"maps"
 	"slices"
 	"strconv"
@@ -88,7 +91,7 @@ func (o *Owners) Record(before Record) Record {
 // cut removes the last entries of the namespaces that have the most, so that the Secret takes the
 // rest. Otherwise no entry of anybody could be written any more.
 func (r Record) cut() {
-	ranked := slices.SortedFunc(maps.Keys(r), func(a, b string) int { return cmp.Or(cmp.Compare(r[a].Rank, r[b].Rank), cmp.Compare(a, b)) })
+	ranked := r.ranked()
 	for limit := maxRecorded; ; limit /= 2 {
 		count, size, beyond := map[string]int{}, 0, []string(nil)
 		for _, host := range ranked {
@@ -98,7 +101,8 @@ func (r Record) cut() {
 				continue
 			}
 			count[namespace]++
-			// The Secret has each key twice: also in metadata.managedFields.
+			// An older kedge makes an entry of each host, which is twice in the Secret: also in
+			// metadata.managedFields.
 			size += 2*len(host) + len(namespace) + 48
 		}
 		if size <= maxSize {
@@ -110,7 +114,57 @@ func (r Record) cut() {
 	}
 }
 
-// keyOf returns the key of a host in a Secret, which can have no star.
+// listKey is the entry of the Secret with the Record: a list of lines HOST NAMESPACE in the order in which
+// the cluster has seen them, compressed by gzip. A star stands for all hosts. No host has this name.
+//
+// A bulk of new hosts makes a version of the Secret for each of some dozens of them. The API server keeps
+// each version for minutes, the datastore writes each one to the disk, and metadata.managedFields has each
+// entry of a Secret again. So there is one entry, and it is small.
+const listKey = "_hosts.gz"
+
+// allHosts stands for the empty host in the list.
+const allHosts = "*"
+
+// list returns the Record as text.
+func (r Record) list() string {
+	var text strings.Builder
+	for _, host := range r.ranked() {
+		fmt.Fprintf(&text, "%s %s\n", cmp.Or(host, allHosts), r[host].Namespace)
+	}
+	return text.String()
+}
+
+// ranked returns the hosts in their order.
+func (r Record) ranked() []string {
+	return slices.SortedFunc(maps.Keys(r), func(a, b string) int { return cmp.Or(cmp.Compare(r[a].Rank, r[b].Rank), cmp.Compare(a, b)) })
+}
+
+// compress returns what the entry listKey has for a text.
+func compress(text string) []byte {
+	var content bytes.Buffer
+	to := gzip.NewWriter(&content)
+	// A buffer does not fail.
+	_, _ = io.WriteString(to, text)
+	_ = to.Close()
+	return content.Bytes()
+}
+
+// uncompress returns the text of the entry listKey. Of what nobody has written so, it returns nothing.
+func uncompress(content []byte) string {
+	from, err := gzip.NewReader(bytes.NewReader(content))
+	if err != nil {
+		return ""
+	}
+	text, err := io.ReadAll(io.LimitReader(from, maxSize+1))
+	if err != nil || len(text) > maxSize {
+		return ""
+	}
+	return string(text)
+}
+
+// keyOf returns the entry of a host in a Secret that an older kedge has written. It had one for each host:
+// the number in the order, and the namespace. While the cluster is being upgraded, older servers read these.
+// So those that are right stay, and no new ones are made.
 func keyOf(host string) string {
 	if host == "" {
 		return "_"
@@ -118,7 +172,7 @@ func keyOf(host string) string {
 	return strings.Replace(host, "*", "_", 1)
 }
 
-// hostOf returns the host of a key.
+// hostOf returns the host of an entry.
 func hostOf(key string) string {
 	if key == "_" {
 		return ""
@@ -129,30 +183,50 @@ func hostOf(key string) string {
 	return key
 }
 
-// ReadRecord reads the data of a Secret. Values that nobody has written so are left out.
+// ReadRecord reads the data of a Secret. What nobody has written so is left out.
 func ReadRecord(data map[string][]byte) Record {
+	record := Record{}
+	for line := range strings.Lines(uncompress(data[listKey])) {
+		host, namespace, found := strings.Cut(strings.TrimSuffix(line, "\n"), " ")
+		if host == allHosts {
+			host = ""
+		}
+		if _, twice := record[host]; found && namespace != "" && !twice {
+			record[host] = Held{namespace, len(record) + 1}
+		}
+	}
+	listed := len(record)
+	for host, held := range readSingle(data) {
+		if _, is := record[host]; !is {
+			record[host] = Held{held.Namespace, listed + held.Rank}
+		}
+	}
+	return record
+}
+
+// readSingle reads the entries of single hosts.
+func readSingle(data map[string][]byte) Record {
 	record := Record{}
 	for key, value := range data {
 		rank, namespace, found := strings.Cut(string(value), " ")
 		number, err := strconv.Atoi(rank)
-		if found && err == nil && namespace != "" {
+		if key != listKey && found && err == nil && namespace != "" {
 			record[hostOf(key)] = Held{namespace, number}
 		}
 	}
 	return record
 }
 
-// Changes returns what has to be written into the Secret to make before now. Nil removes a key.
-func Changes(before, now Record) map[string][]byte {
+// Changes returns what has to be written into a Secret with the data so that it has a Record. Nil removes
+// an entry.
+func Changes(data map[string][]byte, now Record) map[string][]byte {
 	changes := map[string][]byte{}
-	for host := range before {
-		if _, stays := now[host]; !stays {
-			changes[keyOf(host)] = nil
-		}
+	if text := now.list(); text != uncompress(data[listKey]) {
+		changes[listKey] = compress(text)
 	}
-	for _, host := range slices.Sorted(maps.Keys(now)) {
-		if before[host] != now[host] {
-			changes[keyOf(host)] = fmt.Appendf(nil, "%d %s", now[host].Rank, now[host].Namespace)
+	for host, held := range readSingle(data) {
+		if now[host].Namespace != held.Namespace {
+			changes[keyOf(host)] = nil
 		}
 	}
 	return changes
