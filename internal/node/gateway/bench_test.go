@@ -51,10 +51,10 @@ type benchSettings struct {
 	Routes int
 }
 
-// usage is what the process of the gateway has used since its start.
+// usage is what the process of the gateway has used since its start. Writes are calls of the kernel.
 type usage struct {
-	Nanoseconds     int64
-	Objects, Memory uint64
+	Nanoseconds             int64
+	Objects, Memory, Writes uint64
 }
 
 // BenchmarkGateway is whole requests through the gateway, with one route and with 1,000 more. The gateway is a
@@ -79,6 +79,7 @@ func BenchmarkGateway(b *testing.B) {
 				b.ReportMetric(float64(after.Nanoseconds-before.Nanoseconds)/float64(b.N), "cpu-ns/op")
 				b.ReportMetric(float64(after.Objects-before.Objects)/float64(b.N), "allocs/op")
 				b.ReportMetric(float64(after.Memory-before.Memory)/float64(b.N), "B/op")
+				b.ReportMetric(float64(after.Writes-before.Writes)/float64(b.N), "writes/op")
 			})
 		}
 	}
@@ -177,16 +178,31 @@ func TestServeBenchmark(t *testing.T) {
 		}
 	}
 	for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
-		var used syscall.Rusage
-		if err := syscall.Getrusage(syscall.RUSAGE_SELF, &used); err != nil {
-			t.Fatal(err)
-		}
-		var memory runtime.MemStats
-		runtime.ReadMemStats(&memory)
-		if err := answers.Encode(usage{used.Utime.Nano() + used.Stime.Nano(), memory.Mallocs, memory.TotalAlloc}); err != nil {
+		if err := answers.Encode(readUsage(t)); err != nil {
 			t.Fatal(err)
 		}
 	}
+}
+
+func readUsage(t *testing.T) (u usage) {
+	t.Helper()
+	var used syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &used); err != nil {
+		t.Fatal(err)
+	}
+	u.Nanoseconds = used.Utime.Nano() + used.Stime.Nano()
+	var memory runtime.MemStats
+	runtime.ReadMemStats(&memory)
+	u.Objects, u.Memory = memory.Mallocs, memory.TotalAlloc
+	counts, err := os.ReadFile("/proc/self/io")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, writes, _ := strings.Cut(string(counts), "syscw: ")
+	if _, err := fmt.Sscan(writes, &u.Writes); err != nil {
+		t.Fatalf("read the number of writes: %v", err)
+	}
+	return u
 }
 
 // benchState has a route for benchHost, and others with a host name each.
