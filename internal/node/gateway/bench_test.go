@@ -59,7 +59,7 @@ type usage struct {
 
 // BenchmarkGateway is whole requests through the gateway, with one route and with 1,000 more. The gateway is a
 // process of its own, so that its processor time and its allocations are not those of clients and backend.
-// With -cpuprofile=FILE, its profiles are in FILE.PROTOCOL.ROUTES.
+// With -cpuprofile=FILE or -memprofile=FILE, its profiles are in FILE.PROTOCOL.ROUTES.
 func BenchmarkGateway(b *testing.B) {
 	backend := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_, _ = fmt.Fprintf(w, "web %s\n", r.RemoteAddr)
@@ -96,8 +96,10 @@ type gatewayProcess struct {
 func startGateway(b *testing.B, settings benchSettings, name string) *gatewayProcess {
 	b.Helper()
 	arguments := []string{"-test.run=^TestServeBenchmark$"}
-	if profile := flag.Lookup("test.cpuprofile").Value.String(); profile != "" {
-		arguments = append(arguments, "-test.cpuprofile="+profile+name)
+	for _, kind := range []string{"test.cpuprofile", "test.memprofile"} {
+		if profile := flag.Lookup(kind).Value.String(); profile != "" {
+			arguments = append(arguments, "-"+kind+"="+profile+name)
+		}
 	}
 	command := exec.Command(os.Args[0], arguments...)
 	text, err := json.Marshal(settings)

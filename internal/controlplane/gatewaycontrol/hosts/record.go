@@ -1,11 +1,8 @@
 package hosts
 
 import (
-	"bytes"
 	"cmp"
-	"compress/gzip"
 	"fmt"
-	"io"
 	"maps"
 	"slices"
 	"strconv"
@@ -114,22 +111,27 @@ func (r Record) cut() {
 	}
 }
 
-// listKey is the entry of the Secret with the Record: a list of lines HOST NAMESPACE in the order in which
-// the cluster has seen them, compressed by gzip. A star stands for all hosts. No host has this name.
-//
-// A bulk of new hosts makes a version of the Secret for each of some dozens of them. The API server keeps
-// each version for minutes, the datastore writes each one to the disk, and metadata.managedFields has each
-// entry of a Secret again. So there is one entry, and it is small.
-const listKey = "_hosts.gz"
+const (
+	// listKey is the entry of the Secret with the Record: a list of lines HOST NAMESPACE behind listHeader.
+	// No host has this name.
+	//
+	// It is one entry for all hosts, because metadata.managedFields has the key of each entry again. Many new
+	// hosts make many versions of the Secret, and the API server keeps each version for some minutes.
+	listKey = "_hosts"
+	// listHeader also keeps an older kedge from taking the list for the entry of a host, which begins with a
+	// number.
+	listHeader = "# host (or nothing, for all hosts) and namespace, in the order in which this cluster has seen them\n"
+)
 
-// allHosts stands for the empty host in the list.
-const allHosts = "*"
-
-// list returns the Record as text.
+// list returns the Record as text. It is empty without a host.
 func (r Record) list() string {
+	if len(r) == 0 {
+		return ""
+	}
 	var text strings.Builder
+	text.WriteString(listHeader)
 	for _, host := range r.ranked() {
-		fmt.Fprintf(&text, "%s %s\n", cmp.Or(host, allHosts), r[host].Namespace)
+		fmt.Fprintf(&text, "%s %s\n", host, r[host].Namespace)
 	}
 	return text.String()
 }
@@ -137,29 +139,6 @@ func (r Record) list() string {
 // ranked returns the hosts in their order.
 func (r Record) ranked() []string {
 	return slices.SortedFunc(maps.Keys(r), func(a, b string) int { return cmp.Or(cmp.Compare(r[a].Rank, r[b].Rank), cmp.Compare(a, b)) })
-}
-
-// compress returns what the entry listKey has for a text.
-func compress(text string) []byte {
-	var content bytes.Buffer
-	to := gzip.NewWriter(&content)
-	// A buffer does not fail.
-	_, _ = io.WriteString(to, text)
-	_ = to.Close()
-	return content.Bytes()
-}
-
-// uncompress returns the text of the entry listKey. Of what nobody has written so, it returns nothing.
-func uncompress(content []byte) string {
-	from, err := gzip.NewReader(bytes.NewReader(content))
-	if err != nil {
-		return ""
-	}
-	text, err := io.ReadAll(io.LimitReader(from, maxSize+1))
-	if err != nil || len(text) > maxSize {
-		return ""
-	}
-	return string(text)
 }
 
 // keyOf returns the entry of a host in a Secret that an older kedge has written. It had one for each host:
@@ -186,11 +165,9 @@ func hostOf(key string) string {
 // ReadRecord reads the data of a Secret. What nobody has written so is left out.
 func ReadRecord(data map[string][]byte) Record {
 	record := Record{}
-	for line := range strings.Lines(uncompress(data[listKey])) {
-		host, namespace, found := strings.Cut(strings.TrimSuffix(line, "\n"), " ")
-		if host == allHosts {
-			host = ""
-		}
+	list := strings.TrimPrefix(string(data[listKey]), listHeader)
+	for line := range strings.SplitSeq(list, "\n") {
+		host, namespace, found := strings.Cut(line, " ")
 		if _, twice := record[host]; found && namespace != "" && !twice {
 			record[host] = Held{namespace, len(record) + 1}
 		}
@@ -210,8 +187,8 @@ func readSingle(data map[string][]byte) Record {
 	for key, value := range data {
 		rank, namespace, found := strings.Cut(string(value), " ")
 		number, err := strconv.Atoi(rank)
-		if key != listKey && found && err == nil && namespace != "" {
-			record[hostOf(key)] = Held{namespace, number}
+		if host := hostOf(key); found && err == nil && namespace != "" && keyOf(host) == key && key != listKey {
+			record[host] = Held{namespace, number}
 		}
 	}
 	return record
@@ -221,8 +198,8 @@ func readSingle(data map[string][]byte) Record {
 // an entry.
 func Changes(data map[string][]byte, now Record) map[string][]byte {
 	changes := map[string][]byte{}
-	if text := now.list(); text != uncompress(data[listKey]) {
-		changes[listKey] = compress(text)
+	if text := now.list(); text != string(data[listKey]) {
+		changes[listKey] = []byte(text)
 	}
 	for host, held := range readSingle(data) {
 		if now[host].Namespace != held.Namespace {

@@ -3,6 +3,7 @@ package requests
 import (
 	"context"
 	"errors"
+	"maps"
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptrace"
@@ -21,6 +22,8 @@ const (
 	// maxGrowth by how much later ones are longer at most.
 	defaultBackoff = 25 * time.Millisecond
 	maxGrowth      = 8
+	// addedHeaders is how many headers each request gets: five of forwarded, hopsHeader and User-Agent.
+	addedHeaders = 7
 )
 
 var (
@@ -103,7 +106,9 @@ func (x *exchange) forward(t *target, sticky *endpoint) {
 // prepare makes what all attempts send.
 func (a *attempts) prepare() {
 	r := a.r
-	header := r.Header.Clone()
+	// The values are those of the client: nobody changes them, only the map.
+	header := make(http.Header, len(r.Header)+addedHeaders)
+	maps.Copy(header, r.Header)
 	a.upgrade = upgradeOf(header)
 	trailers := wantsTrailers(header)
 	removeHops(header)
