@@ -15,7 +15,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math"
 	"net"
 	"net/http"
 	"net/textproto"
@@ -156,16 +155,19 @@ func (c *Client) keep(used *conn) {
 }
 
 // expire closes the connections that were not used for too long, and comes back for the others.
-func (c *Client) expire() {
+func (c *Client) expire() { closeAll(c.takeExpired(time.Now())) }
+
+// takeExpired removes the connections that were not used for too long, and returns them.
+func (c *Client) takeExpired(now time.Time) (expired []*conn) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	now, next := time.Now(), time.Duration(math.MaxInt64)
+	next := c.cfg.IdleTimeout
 	for address, list := range c.idle {
 		old := 0
 		for old < len(list) && now.Sub(list[old].since) >= c.cfg.IdleTimeout {
-			_ = list[old].Close()
 			old++
 		}
+		expired = append(expired, list[:old]...)
 		if old == len(list) {
 			delete(c.idle, address)
 			continue
@@ -177,23 +179,31 @@ func (c *Client) expire() {
 	if len(c.idle) > 0 {
 		c.expiry = time.AfterFunc(next, c.expire)
 	}
+	return expired
 }
 
 // Close closes the connections without a request, and each other one when its request has ended.
 func (c *Client) Close() {
+	var all []*conn
 	c.mu.Lock()
-	defer c.mu.Unlock()
 	c.closed = true
 	if c.expiry != nil {
 		c.expiry.Stop()
 		c.expiry = nil
 	}
 	for _, list := range c.idle {
-		for _, kept := range list {
-			_ = kept.Close()
-		}
+		all = append(all, list...)
 	}
 	clear(c.idle)
+	c.mu.Unlock()
+	closeAll(all)
+}
+
+// closeAll closes connections. That may take a while with TLS, so nobody holds a lock.
+func closeAll(conns []*conn) {
+	for _, c := range conns {
+		_ = c.Close()
+	}
 }
 
 // body is the body of an answer. Its end decides what becomes of the connection.
