@@ -3,6 +3,7 @@ package gatewaycontrol
 import (
 	"strings"
 	"testing"
+	"time"
 
 	netv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -40,5 +41,16 @@ func TestRefusals(t *testing.T) {
 	first := c.state
 	if c.adopt(unsound, first); len(routing.Diff(first, c.state).Routes) != 0 {
 		t.Errorf("what is the same again differs by %+v", routing.Diff(first, c.state))
+	}
+}
+
+// TestPause is about how often everything is worked out while objects change all the time.
+func TestPause(t *testing.T) {
+	for took, want := range map[time.Duration]time.Duration{
+		0: restTime, time.Millisecond: restTime, 20 * time.Millisecond: 200 * time.Millisecond, time.Second: mostRest, time.Hour: mostRest,
+	} {
+		if got := restAfter(took); got != want {
+			t.Errorf("after a run of %s, the next one begins %s later, want %s", took, got, want)
+		}
 	}
 }

@@ -55,7 +55,7 @@ func TestOwners(t *testing.T) {
 		}
 		w.settle()
 		record, err := w.api.CoreV1().Secrets(hosts.RecordName.Namespace).Get(w.ctx, hosts.RecordName.Name, metav1.GetOptions{})
-		if err != nil || string(record.Data["shop.example"]) != "1 shop" {
+		if err != nil || hosts.RecordOf(record)["shop.example"] != (hosts.Held{Namespace: "shop", Rank: 1}) {
 			t.Fatalf("the record is %v, %v", record, err)
 		}
 		w.apply(anotherTenant)

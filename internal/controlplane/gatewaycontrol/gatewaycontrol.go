@@ -37,8 +37,12 @@ const name = "gateway-compiler"
 const (
 	// collectTime is how long the Compiler waits for further changes after the first one.
 	collectTime = 20 * time.Millisecond
-	// restTime is the time between two runs, at least.
-	restTime = 100 * time.Millisecond
+	// restTime is the time from the beginning of a run to that of the next one, at least. A run with
+	// thousands of routes takes longer, and so does one on a busy host. Then it is restShare times as long
+	// as the run, and at most mostRest.
+	restTime  = 100 * time.Millisecond
+	restShare = 10
+	mostRest  = time.Second
 	// maxLogged is how many of the values that nodes do not get are logged in words.
 	maxLogged = 8
 )
@@ -115,6 +119,7 @@ func (c *Compiler) Run(ctx context.Context, ready func()) error {
 		if err != nil || ctx.Err() != nil {
 			return err
 		}
+		took := time.Since(begun)
 		c.newest.Set(now)
 		c.log(now)
 		ready()
@@ -126,13 +131,18 @@ func (c *Compiler) Run(ctx context.Context, ready func()) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-time.After(max(collectTime, restTime-time.Since(begun))):
+		case <-time.After(max(collectTime, restAfter(took)-time.Since(begun))):
 		}
 		select {
 		case <-c.changes: // they are all seen now
 		default:
 		}
 	}
+}
+
+// restAfter returns the time from the beginning of a run that took so long to that of the next one.
+func restAfter(took time.Duration) time.Duration {
+	return max(restTime, min(restShare*took, mostRest))
 }
 
 // before returns the newest result, or an empty one before the first.

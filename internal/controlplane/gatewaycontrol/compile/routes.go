@@ -10,6 +10,7 @@ import (
 	gwv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"github.com/kedge-dev/kedge/internal/base/routing"
+	"github.com/kedge-dev/kedge/internal/controlplane/gatewaycontrol/kinds"
 )
 
 // These are the kinds of routes.
@@ -35,13 +36,18 @@ type route struct {
 	// translate works out what the rules mean, and report takes the new status.
 	translate func(*translation)
 	report    func(gwv1.RouteStatus)
-	// translations are what translate has found so far.
-	translations map[variant]*translation
+	// translations are what translate has found so far: mostly one.
+	translations []*translation
+	// named is what name has returned.
+	named string
 }
 
 // name is the name of the route in State, in the access log and in metrics.
 func (r *route) name() string {
-	return string(r.kind) + "/" + r.object.GetNamespace() + "/" + r.object.GetName()
+	if r.named == "" {
+		r.named = string(r.kind) + "/" + r.object.GetNamespace() + "/" + r.object.GetName()
+	}
+	return r.named
 }
 
 // precedes says which of two routes comes first, as all kinds of routes demand it.
@@ -55,7 +61,7 @@ func compareAge(a, b metav1.Object) int {
 	if order := a.GetCreationTimestamp().Compare(b.GetCreationTimestamp().Time); order != 0 {
 		return order
 	}
-	return cmp.Compare(a.GetNamespace()+"/"+a.GetName(), b.GetNamespace()+"/"+b.GetName())
+	return kinds.CompareNames(a, b)
 }
 
 // routes attaches the routes to the listeners, and says in their status what became of them.

@@ -45,15 +45,14 @@ type translation struct {
 
 // translation returns what the rules of a route mean.
 func (r *route) translation(c *compiler, v variant) *translation {
-	if t := r.translations[v]; t != nil {
-		return t
+	for _, t := range r.translations {
+		if t.variant == v {
+			return t
+		}
 	}
 	t := &translation{c: c, route: r, variant: v}
 	r.translate(t)
-	if r.translations == nil {
-		r.translations = map[variant]*translation{}
-	}
-	r.translations[v] = t
+	r.translations = append(r.translations, t)
 	return t
 }
 

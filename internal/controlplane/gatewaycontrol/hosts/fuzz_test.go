@@ -2,6 +2,7 @@ package hosts
 
 import (
 	"maps"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -9,16 +10,17 @@ import (
 // FuzzDecide has namespaces that claim any hosts, and a Secret that anybody has written. Without a
 // permission, no two namespaces may serve one host, and who has hosts keeps them.
 func FuzzDecide(f *testing.F) {
-	f.Add("a x.test\nb x.test\nb *.test", "x.test", "1 b")
-	f.Add("a -\nb *.x.test\nc y.x.test", "_.x.test", "9 b")
-	f.Fuzz(func(t *testing.T, text, key, value string) {
+	f.Add("a x.test\nb x.test\nb *.test", "x.test", "1 b", "")
+	f.Add("a -\nb *.x.test\nc y.x.test", "_.x.test", "9 b", "y.x.test c\n b\n")
+	f.Fuzz(func(t *testing.T, text, key, value, list string) {
 		var all []Claim
 		for line := range strings.SplitSeq(text, "\n") {
 			if fields := strings.Fields(line); len(fields) == 2 {
 				all = append(all, claims(line)...)
 			}
 		}
-		before := ReadRecord(map[string][]byte{key: []byte(value)})
+		data := map[string][]byte{listKey: []byte(list), key: []byte(value)}
+		before := ReadRecord(data)
 		owners := Decide(all, before)
 		for i := range all {
 			admitted := map[string]bool{}
@@ -34,6 +36,17 @@ func FuzzDecide(f *testing.F) {
 		record := owners.Record(before)
 		if again := Decide(all, record).Record(record); !maps.Equal(record, again) {
 			t.Errorf("%v became %v", record, again)
+		}
+		changes := Changes(data, record)
+		for key, value := range changes {
+			if value == nil {
+				delete(data, key)
+			} else {
+				data[key] = value
+			}
+		}
+		if again := ReadRecord(data); !slices.Equal(again.ranked(), record.ranked()) {
+			t.Errorf("%v was read as %v", record, again)
 		}
 	})
 }

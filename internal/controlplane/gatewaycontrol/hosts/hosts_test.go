@@ -175,10 +175,12 @@ func TestRecord(t *testing.T) {
 	if want := (Record{"*.x.test": {"a", 1}, "z.test": {"b", 2}, "": {"b", 3}}); !maps.Equal(first, want) {
 		t.Fatalf("got %v", first)
 	}
-	data := map[string][]byte{}
-	maps.Copy(data, Changes(nil, first))
+	data := Changes(nil, first)
 	if again := ReadRecord(data); !maps.Equal(first, again) {
 		t.Errorf("%v was read as %v", first, again)
+	}
+	if changes := Changes(data, first); len(changes) > 0 {
+		t.Errorf("what is written already is written again: %q", changes)
 	}
 	second := Decide(claims("c z.test", "b -", "a *.x.test"), first).Record(first)
 	if want := (Record{"*.x.test": {"a", 1}, "z.test": {"c", 4}, "": {"b", 3}}); !maps.Equal(second, want) {
@@ -189,13 +191,8 @@ func TestRecord(t *testing.T) {
 		t.Errorf("while an administrator has given a host to another namespace, the record is %v", given)
 	}
 	third := Decide(claims("b -"), second).Record(second)
-	if changes := Changes(second, third); len(changes) != 2 || changes["_.x.test"] != nil || changes["z.test"] != nil {
+	if changes := Changes(data, third); len(changes) != 1 || string(changes[listKey]) != listHeader+" b\n" {
 		t.Errorf("got %q", changes)
-	}
-	for _, value := range []string{"", "1", "x a", "1 "} {
-		if got := ReadRecord(map[string][]byte{"x.test": []byte(value)}); len(got) > 0 {
-			t.Errorf("%q is %v", value, got)
-		}
 	}
 	var many []Claim
 	for i := range maxRecorded + 9 {
@@ -225,8 +222,66 @@ func TestLargeRecord(t *testing.T) {
 	if size > maxSize || first["z.test"].Namespace != "z" || count["n0"] != count["n3"] || count["n0"] < maxRecorded/4 {
 		t.Errorf("a record of %d bytes has %v", size, count)
 	}
-	if second := Decide(all, first).Record(first); len(Changes(first, second)) > 0 {
-		t.Errorf("the next run changes %d entries", len(Changes(first, second)))
+	data := Changes(nil, first)
+	if second := Decide(all, first).Record(first); len(Changes(data, second)) > 0 {
+		t.Error("the next run changes the record")
+	}
+	if again := ReadRecord(data); len(again) != len(first) {
+		t.Errorf("%d of %d entries were read", len(again), len(first))
+	}
+}
+
+// TestSmallRecord bounds what a version of the Secret takes, of which the API server keeps many.
+func TestSmallRecord(t *testing.T) {
+	var all []Claim
+	for i := range 1000 {
+		all = append(all, claims(fmt.Sprintf("shop web-%d.example.com", i))...)
+	}
+	if size := len(Changes(nil, Decide(all, nil).Record(nil))[listKey]); size > 30_000 {
+		t.Errorf("1,000 hosts take %d bytes", size)
+	}
+}
+
+// TestStrangeRecord reads what nobody has written so.
+func TestStrangeRecord(t *testing.T) {
+	for _, value := range []string{"", "1", "x a", "1 "} {
+		if got := ReadRecord(map[string][]byte{"x.test": []byte(value)}); len(got) > 0 {
+			t.Errorf("%q is %v", value, got)
+		}
+	}
+	for _, text := range []string{"", "\n", "x.test", "x.test \n", " \n\n"} {
+		if got := ReadRecord(map[string][]byte{listKey: []byte(text)}); len(got) > 0 {
+			t.Errorf("%q is %v", text, got)
+		}
+	}
+	if got := ReadRecord(map[string][]byte{listKey: []byte("x.test a\nx.test b\n")}); got["x.test"].Namespace != "a" {
+		t.Errorf("a host that is there twice is %v", got)
+	}
+}
+
+// TestOlderRecord has a Secret that an older kedge has written, and may still write: each host has an entry.
+func TestOlderRecord(t *testing.T) {
+	data := map[string][]byte{"_": []byte("3 b"), "_.x.test": []byte("1 a"), "z.test": []byte("2 b")}
+	first := ReadRecord(data)
+	if want := (Record{"*.x.test": {"a", 1}, "z.test": {"b", 2}, "": {"b", 3}}); !maps.Equal(first, want) {
+		t.Fatalf("got %v", first)
+	}
+	owners := Decide(claims("a *.x.test", "c z.test", "b -", "c y.test"), first)
+	changes := Changes(data, owners.Record(first))
+	if want := listHeader + "*.x.test a\n b\nz.test c\ny.test c\n"; string(changes[listKey]) != want {
+		t.Errorf("the list is %q, want %q", string(changes[listKey]), want)
+	}
+	delete(changes, listKey)
+	if _, removed := changes["z.test"]; len(changes) != 1 || !removed || changes["z.test"] != nil {
+		t.Errorf("the entries change by %q", changes)
+	}
+	if single := readSingle(map[string][]byte{"x.test": []byte(Record{"123": {"a", 1}}.list())}); len(single) > 0 {
+		t.Errorf("an older kedge reads the list as %v", single)
+	}
+	// The older kedge has the word again. What the list has comes first, and in its order.
+	data = map[string][]byte{listKey: []byte("z.test c\n"), "z.test": []byte("1 b"), "new.test": []byte("2 d")}
+	if got, want := ReadRecord(data), (Record{"z.test": {"c", 1}, "new.test": {"d", 3}}); !maps.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
 	}
 }
 

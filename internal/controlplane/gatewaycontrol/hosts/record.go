@@ -88,7 +88,7 @@ func (o *Owners) Record(before Record) Record {
 // cut removes the last entries of the namespaces that have the most, so that the Secret takes the
 // rest. Otherwise no entry of anybody could be written any more.
 func (r Record) cut() {
-	ranked := slices.SortedFunc(maps.Keys(r), func(a, b string) int { return cmp.Or(cmp.Compare(r[a].Rank, r[b].Rank), cmp.Compare(a, b)) })
+	ranked := r.ranked()
 	for limit := maxRecorded; ; limit /= 2 {
 		count, size, beyond := map[string]int{}, 0, []string(nil)
 		for _, host := range ranked {
@@ -98,7 +98,8 @@ func (r Record) cut() {
 				continue
 			}
 			count[namespace]++
-			// The Secret has each key twice: also in metadata.managedFields.
+			// An older kedge makes an entry of each host, which is twice in the Secret: also in
+			// metadata.managedFields.
 			size += 2*len(host) + len(namespace) + 48
 		}
 		if size <= maxSize {
@@ -110,7 +111,39 @@ func (r Record) cut() {
 	}
 }
 
-// keyOf returns the key of a host in a Secret, which can have no star.
+const (
+	// listKey is the entry of the Secret with the Record: a list of lines HOST NAMESPACE behind listHeader.
+	// No host has this name.
+	//
+	// It is one entry for all hosts, because metadata.managedFields has the key of each entry again. Many new
+	// hosts make many versions of the Secret, and the API server keeps each version for some minutes.
+	listKey = "_hosts"
+	// listHeader also keeps an older kedge from taking the list for the entry of a host, which begins with a
+	// number.
+	listHeader = "# host (or nothing, for all hosts) and namespace, in the order in which this cluster has seen them\n"
+)
+
+// list returns the Record as text. It is empty without a host.
+func (r Record) list() string {
+	if len(r) == 0 {
+		return ""
+	}
+	var text strings.Builder
+	text.WriteString(listHeader)
+	for _, host := range r.ranked() {
+		fmt.Fprintf(&text, "%s %s\n", host, r[host].Namespace)
+	}
+	return text.String()
+}
+
+// ranked returns the hosts in their order.
+func (r Record) ranked() []string {
+	return slices.SortedFunc(maps.Keys(r), func(a, b string) int { return cmp.Or(cmp.Compare(r[a].Rank, r[b].Rank), cmp.Compare(a, b)) })
+}
+
+// keyOf returns the entry of a host in a Secret that an older kedge has written. It had one for each host:
+// the number in the order, and the namespace. While the cluster is being upgraded, older servers read these.
+// So those that are right stay, and no new ones are made.
 func keyOf(host string) string {
 	if host == "" {
 		return "_"
@@ -118,7 +151,7 @@ func keyOf(host string) string {
 	return strings.Replace(host, "*", "_", 1)
 }
 
-// hostOf returns the host of a key.
+// hostOf returns the host of an entry.
 func hostOf(key string) string {
 	if key == "_" {
 		return ""
@@ -129,30 +162,48 @@ func hostOf(key string) string {
 	return key
 }
 
-// ReadRecord reads the data of a Secret. Values that nobody has written so are left out.
+// ReadRecord reads the data of a Secret. What nobody has written so is left out.
 func ReadRecord(data map[string][]byte) Record {
 	record := Record{}
-	for key, value := range data {
-		rank, namespace, found := strings.Cut(string(value), " ")
-		number, err := strconv.Atoi(rank)
-		if found && err == nil && namespace != "" {
-			record[hostOf(key)] = Held{namespace, number}
+	list := strings.TrimPrefix(string(data[listKey]), listHeader)
+	for line := range strings.SplitSeq(list, "\n") {
+		host, namespace, found := strings.Cut(line, " ")
+		if _, twice := record[host]; found && namespace != "" && !twice {
+			record[host] = Held{namespace, len(record) + 1}
+		}
+	}
+	listed := len(record)
+	for host, held := range readSingle(data) {
+		if _, is := record[host]; !is {
+			record[host] = Held{held.Namespace, listed + held.Rank}
 		}
 	}
 	return record
 }
 
-// Changes returns what has to be written into the Secret to make before now. Nil removes a key.
-func Changes(before, now Record) map[string][]byte {
-	changes := map[string][]byte{}
-	for host := range before {
-		if _, stays := now[host]; !stays {
-			changes[keyOf(host)] = nil
+// readSingle reads the entries of single hosts.
+func readSingle(data map[string][]byte) Record {
+	record := Record{}
+	for key, value := range data {
+		rank, namespace, found := strings.Cut(string(value), " ")
+		number, err := strconv.Atoi(rank)
+		if host := hostOf(key); found && err == nil && namespace != "" && keyOf(host) == key && key != listKey {
+			record[host] = Held{namespace, number}
 		}
 	}
-	for _, host := range slices.Sorted(maps.Keys(now)) {
-		if before[host] != now[host] {
-			changes[keyOf(host)] = fmt.Appendf(nil, "%d %s", now[host].Rank, now[host].Namespace)
+	return record
+}
+
+// Changes returns what has to be written into a Secret with the data so that it has a Record. Nil removes
+// an entry.
+func Changes(data map[string][]byte, now Record) map[string][]byte {
+	changes := map[string][]byte{}
+	if text := now.list(); text != string(data[listKey]) {
+		changes[listKey] = []byte(text)
+	}
+	for host, held := range readSingle(data) {
+		if now[host].Namespace != held.Namespace {
+			changes[keyOf(host)] = nil
 		}
 	}
 	return changes

@@ -3,7 +3,6 @@ package hosts
 import (
 	"context"
 	"fmt"
-	"maps"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -27,21 +26,27 @@ func RecordOf(secret *corev1.Secret) Record {
 }
 
 // WriteRecord records which namespace has which host. secret is the Secret RecordName as it is, or
-// nil. It is made if need be.
+// nil. It is made if need be. WriteRecord fails with a conflict if the Secret is newer.
 func (o *Owners) WriteRecord(ctx context.Context, client typedcorev1.SecretsGetter, secret *corev1.Secret) error {
-	before := RecordOf(secret)
-	changes := Changes(before, o.Record(before))
-	if o == nil || len(changes) == 0 {
+	if o == nil {
 		return nil
 	}
-	secrets := client.Secrets(RecordName.Namespace)
-	err := mergepatch.Send(ctx, secrets, RecordName.Name, map[string]any{"data": changes})
-	if apierrors.IsNotFound(err) {
-		maps.DeleteFunc(changes, func(_ string, value []byte) bool { return value == nil })
+	secrets, now := client.Secrets(RecordName.Namespace), o.Record(RecordOf(secret))
+	var err error
+	if secret == nil && len(now) > 0 {
 		_, err = secrets.Create(ctx, &corev1.Secret{
 			ObjectMeta: metav1.ObjectMeta{Name: RecordName.Name, Labels: map[string]string{"app.kubernetes.io/managed-by": "kedge"}},
-			Data:       changes,
+			Data:       Changes(nil, now),
 		}, metav1.CreateOptions{})
+		if apierrors.IsAlreadyExists(err) {
+			return nil // the cache brings it soon
+		}
+	} else if secret != nil {
+		if changes := Changes(secret.Data, now); len(changes) > 0 {
+			err = mergepatch.Send(ctx, secrets, RecordName.Name, map[string]any{
+				"metadata": map[string]any{"resourceVersion": secret.ResourceVersion}, "data": changes,
+			})
+		}
 	}
 	if err != nil {
 		return fmt.Errorf("write Secret %s: %w", RecordName, err)

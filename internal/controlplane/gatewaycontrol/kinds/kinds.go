@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/sirupsen/logrus"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -86,15 +87,16 @@ func nothing(ctx context.Context) watch.Interface {
 	return events
 }
 
-// Typed is a cache.TransformFunc that makes an object of a Go type, without managedFields. An
-// object that does not fit the type stays as it is, and List leaves it out: an error would
-// keep all other objects from the store.
+// Typed is a cache.TransformFunc that makes an object of a Go type, without managedFields and without the
+// annotation in which kubectl keeps a copy of the object. An object that does not fit the type stays as it
+// is, and List leaves it out: an error would keep all other objects from the store.
 func Typed[T any](object any) (any, error) {
 	custom, is := object.(*unstructured.Unstructured)
 	if !is {
 		return object, nil
 	}
 	unstructured.RemoveNestedField(custom.Object, "metadata", "managedFields")
+	unstructured.RemoveNestedField(custom.Object, "metadata", "annotations", corev1.LastAppliedConfigAnnotation)
 	converted := new(T)
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(custom.Object, converted); err != nil {
 		logrus.WithField("component", "gateway-compiler").Warnf("Ignoring %s %s/%s, which cannot be read: %v", custom.GetKind(), custom.GetNamespace(), custom.GetName(), err)
@@ -118,8 +120,14 @@ func List[T any, P interface {
 			all = append(all, converted)
 		}
 	}
-	slices.SortFunc(all, func(a, b P) int {
-		return strings.Compare(a.GetNamespace()+"/"+a.GetName(), b.GetNamespace()+"/"+b.GetName())
-	})
+	slices.SortFunc(all, func(a, b P) int { return CompareNames(a, b) })
 	return all
+}
+
+// CompareNames compares objects by NAMESPACE/NAME.
+func CompareNames(a, b metav1.Object) int {
+	if a.GetNamespace() == b.GetNamespace() { // the usual case, which needs no memory
+		return strings.Compare(a.GetName(), b.GetName())
+	}
+	return strings.Compare(a.GetNamespace()+"/"+a.GetName(), b.GetNamespace()+"/"+b.GetName())
 }

@@ -3,6 +3,7 @@ package requests
 import (
 	"context"
 	"errors"
+	"maps"
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptrace"
@@ -21,6 +22,8 @@ const (
 	// maxGrowth by how much later ones are longer at most.
 	defaultBackoff = 25 * time.Millisecond
 	maxGrowth      = 8
+	// addedHeaders is how many headers each request gets: five of forwarded, hopsHeader and User-Agent.
+	addedHeaders = 7
 )
 
 var (
@@ -103,7 +106,9 @@ func (x *exchange) forward(t *target, sticky *endpoint) {
 // prepare makes what all attempts send.
 func (a *attempts) prepare() {
 	r := a.r
-	header := r.Header.Clone()
+	// The values are those of the client: nobody changes them, only the map.
+	header := make(http.Header, len(r.Header)+addedHeaders)
+	maps.Copy(header, r.Header)
 	a.upgrade = upgradeOf(header)
 	trailers := wantsTrailers(header)
 	removeHops(header)
@@ -137,7 +142,7 @@ func (a *attempts) prepare() {
 		a.setPath(a.url.RawPath)
 	}
 	a.outgoing = http.Request{
-		Method: r.Method, Header: header, Host: host, Trailer: r.Trailer,
+		Method: r.Method, URL: &a.url, Header: header, Host: host, Trailer: r.Trailer,
 		Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
 	}
 	if a.body != nil {
@@ -218,13 +223,17 @@ func (a *attempts) try(s *service, e *endpoint) *attempt {
 		t.timer = time.AfterFunc(a.rule.backendTimeout, func() { t.cancel(errBackendTimeout) })
 	}
 	hints := &hints{to: &a.w, over: !a.r.ProtoAtLeast(1, 1)}
-	hints.trace.Got1xxResponse = hints.pass
 	defer hints.end()
-	request := a.outgoing.WithContext(httptrace.WithClientTrace(t.ctx, &hints.trace))
+	http2 := a.rule.grpc || s.source.Protocol == routing.PlainH2
+	if a.body == nil && a.upgrade == "" && !http2 {
+		a.url.Scheme, a.url.Host = s.pool.scheme, e.host
+		t.answer, t.err = s.pool.bodiless().Do(t.ctx, &a.outgoing, hints.pass)
+		return t
+	}
+	request := a.outgoing.WithContext(httptrace.WithClientTrace(t.ctx, &httptrace.ClientTrace{Got1xxResponse: hints.pass}))
 	target := a.url
 	target.Scheme, target.Host = s.pool.scheme, e.host
 	request.URL = &target
-	http2 := a.rule.grpc || s.source.Protocol == routing.PlainH2
 	if a.upgrade != "" && !http2 {
 		request.Header = request.Header.Clone()
 		request.Header["Connection"], request.Header["Upgrade"] = []string{"Upgrade"}, []string{a.upgrade}

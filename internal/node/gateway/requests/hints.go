@@ -2,15 +2,13 @@ package requests
 
 import (
 	"maps"
-	"net/http/httptrace"
 	"net/textproto"
 	"sync"
 )
 
 // hints brings informational answers (1xx) of an attempt to the client.
 type hints struct {
-	trace httptrace.ClientTrace
-	to    *answerWriter
+	to *answerWriter
 
 	mu sync.Mutex
 	// over says that the client gets no more: the answer has come, or it does not know any.
@@ -24,7 +22,7 @@ func (i *hints) end() {
 	i.over = true
 }
 
-// pass implements httptrace.ClientTrace.Got1xxResponse.
+// pass brings one answer.
 func (i *hints) pass(code int, header textproto.MIMEHeader) error {
 	i.mu.Lock()
 	defer i.mu.Unlock()

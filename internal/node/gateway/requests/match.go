@@ -171,9 +171,9 @@ func compareMatches(a, b *match) int {
 type rules struct {
 	// suffix is what follows the star of the host name, or empty if that has none.
 	suffix      string
-	exact       map[string][]*match
+	exact       byPath
 	expressions []*match
-	prefixes    map[string][]*match
+	prefixes    byPath
 	methods     []*match
 	everything  []*match
 	// rights are those of the matches, each once, and two at most.
@@ -182,8 +182,23 @@ type rules struct {
 	longest int
 }
 
+// byPath are matches in the order of their paths, and of compareMatches. Most hosts have few, and a map for
+// each of thousands of hosts would take much memory.
+type byPath []*match
+
+// first returns the first match of a path that fits, or nil.
+func (p byPath) first(path string, q *question) *match {
+	at, _ := slices.BinarySearchFunc(p, path, func(m *match, path string) int { return strings.Compare(m.path, path) })
+	for ; at < len(p) && p[at].path == path; at++ {
+		if p[at].fits(q) {
+			return p[at]
+		}
+	}
+	return nil
+}
+
 func newRules(hostname string) *rules {
-	r := &rules{exact: map[string][]*match{}, prefixes: map[string][]*match{}}
+	r := &rules{}
 	if suffix, is := strings.CutPrefix(hostname, "*"); is {
 		r.suffix = suffix
 	}
@@ -199,7 +214,7 @@ func (r *rules) add(m *match) {
 	r.note(m.rule.rights)
 	switch {
 	case m.kind == routing.Exact:
-		r.exact[m.path] = append(r.exact[m.path], m)
+		r.exact = append(r.exact, m)
 	case m.kind == routing.Regexp && m.rule.grpc:
 		r.methods = append(r.methods, m)
 	case m.kind == routing.Regexp:
@@ -207,17 +222,15 @@ func (r *rules) add(m *match) {
 	case m.path == "":
 		r.everything = append(r.everything, m)
 	default:
-		r.prefixes[m.path] = append(r.prefixes[m.path], m)
+		r.prefixes = append(r.prefixes, m)
 		r.longest = max(r.longest, len(m.path))
 	}
 }
 
 // sort puts the matches in their order. It is called after the last one was added.
 func (r *rules) sort() {
-	for _, index := range []map[string][]*match{r.exact, r.prefixes} {
-		for _, list := range index {
-			slices.SortFunc(list, compareMatches)
-		}
+	for _, list := range []byPath{r.exact, r.prefixes} {
+		slices.SortFunc(list, func(a, b *match) int { return cmp.Or(strings.Compare(a.path, b.path), compareMatches(a, b)) })
 	}
 	slices.SortFunc(r.everything, compareMatches)
 	for _, list := range [][]*match{r.expressions, r.methods} {
@@ -229,7 +242,7 @@ func (r *rules) sort() {
 
 // find returns the match that wins, or nil.
 func (r *rules) find(q *question) *match {
-	if m := first(r.exact[q.path], q); m != nil {
+	if m := r.exact.first(q.path, q); m != nil {
 		return m
 	}
 	if m := first(r.expressions, q); m != nil {
@@ -238,7 +251,7 @@ func (r *rules) find(q *question) *match {
 	// A prefix ends where a segment of the path ends.
 	for end := len(q.path); end > 0; {
 		if end <= r.longest {
-			if m := first(r.prefixes[q.path[:end]], q); m != nil {
+			if m := r.prefixes.first(q.path[:end], q); m != nil {
 				return m
 			}
 			end = strings.LastIndexByte(q.path[:end], '/')

@@ -13,6 +13,7 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/routing"
 	"github.com/kedge-dev/kedge/internal/node/gateway/backendtls"
 	"github.com/kedge-dev/kedge/internal/node/gateway/dialing"
+	"github.com/kedge-dev/kedge/internal/node/gateway/http1"
 )
 
 const (
@@ -40,8 +41,10 @@ type pool struct {
 	dialer dialing.Dial
 
 	mu sync.Mutex
-	// one and two speak HTTP/1.1 and HTTP/2. They are made when they are needed.
+	// one and two speak HTTP/1.1 and HTTP/2, and short speaks HTTP/1.1 for requests without a body. They
+	// are made when they are needed.
 	one, two *http.Transport
+	short    *http1.Client
 	closed   bool
 }
 
@@ -58,6 +61,20 @@ func newPool(key backendtls.Key, security *routing.BackendTLS, certificate *rout
 		p.scheme, p.tls = "https", backendtls.Config(security, certificate)
 	}
 	return p
+}
+
+// bodiless returns what sends requests without a body by HTTP/1.1.
+func (p *pool) bodiless() *http1.Client {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.short == nil {
+		p.short = http1.New(http1.Config{Dial: p.connect, MaxIdle: maxIdle, IdleTimeout: idleTimeout, MaxHeader: maxAnswerHeader})
+		if p.closed {
+			// The backend is gone, but a request has still found it.
+			p.short.Close()
+		}
+	}
+	return p.short
 }
 
 // transport returns what sends requests by HTTP/1.1 or by HTTP/2.
@@ -91,11 +108,7 @@ func (p *pool) newTransport(http2 bool) *http.Transport {
 		HTTP2:                  &http.HTTP2Config{SendPingTimeout: pingAfter, PingTimeout: pingAfter / 3},
 	}
 	if p.tls != nil {
-		config := p.tls.Clone()
-		config.NextProtos = []string{"http/1.1"}
-		if http2 {
-			config.NextProtos = []string{"h2"}
-		}
+		config := p.settings(http2)
 		t.DialTLSContext = func(ctx context.Context, network, address string) (net.Conn, error) {
 			return p.dialTLS(ctx, network, address, config)
 		}
@@ -117,6 +130,27 @@ func (p *pool) close() {
 			t.CloseIdleConnections()
 		}
 	}
+	if p.short != nil {
+		p.short.Close()
+	}
+}
+
+// connect connects to an endpoint that speaks HTTP/1.1.
+func (p *pool) connect(ctx context.Context, address string) (net.Conn, error) {
+	if p.tls == nil {
+		return p.dial(ctx, "tcp", address)
+	}
+	return p.dialTLS(ctx, "tcp", address, p.settings(false))
+}
+
+// settings returns those of TLS for HTTP/1.1 or HTTP/2.
+func (p *pool) settings(http2 bool) *tls.Config {
+	config := p.tls.Clone()
+	config.NextProtos = []string{"http/1.1"}
+	if http2 {
+		config.NextProtos = []string{"h2"}
+	}
+	return config
 }
 
 func (p *pool) dial(ctx context.Context, network, address string) (net.Conn, error) {

@@ -18,6 +18,8 @@ type conn struct {
 	suspect bool
 	// stall is how long a write may take. Zero means for ever.
 	stall time.Duration
+	// gatherer is what writes go through, or nil.
+	gatherer *gatherer
 	// used says that a first request or a stream has begun.
 	used atomic.Bool
 	// deadline is what SetWriteDeadline has set, in nanoseconds since 1970, or zero.
@@ -48,6 +50,16 @@ func (c *conn) Read(into []byte) (int, error) {
 
 // Write implements net.Conn. A client that reads nothing for too long loses the connection.
 func (c *conn) Write(bytes []byte) (int, error) {
+	if c.gatherer != nil {
+		return c.gatherer.Write(bytes)
+	}
+	return c.write(bytes)
+}
+
+// gather makes small writes go out together.
+func (c *conn) gather() { c.gatherer = newGatherer(c.write, c.Close) }
+
+func (c *conn) write(bytes []byte) (int, error) {
 	if c.stall > 0 {
 		deadline := time.Now().Add(c.stall)
 		if set := c.deadline.Load(); set != 0 && time.Unix(0, set).Before(deadline) {
@@ -60,8 +72,12 @@ func (c *conn) Write(bytes []byte) (int, error) {
 	return c.Conn.Write(bytes)
 }
 
-// SetWriteDeadline implements net.Conn.
+// SetWriteDeadline implements net.Conn. crypto/tls sets one that has passed behind its last write. What was
+// written before goes out first.
 func (c *conn) SetWriteDeadline(deadline time.Time) error {
+	if c.gatherer != nil && !deadline.IsZero() && !deadline.After(time.Now()) {
+		c.gatherer.drain()
+	}
 	var set int64
 	if !deadline.IsZero() {
 		set = deadline.UnixNano()

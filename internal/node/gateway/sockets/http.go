@@ -66,6 +66,7 @@ func (t *tcpSocket) serveHTTP(c *conn) {
 func (t *tcpSocket) serveHTTPS(secure *tls.Conn, c *conn) {
 	c.stall = t.patience.write
 	if secure.ConnectionState().NegotiatedProtocol == "h2" {
+		c.gather()
 		t.hand(secure)
 		return
 	}
