@@ -93,10 +93,12 @@ func (w *writer) found(client kubernetes.Interface, before time.Time) {
 		}
 		for i := steps; i < len(w.acknowledged); i++ {
 			if w.acknowledged[i].Before(before) {
-				w.t.Fatalf("step %d was acknowledged %s before that, and is lost: only %d steps of %d are there", i, before.Sub(w.acknowledged[i]), steps, len(w.acknowledged))
+				w.t.Fatalf("step %d was acknowledged %s before that, and is lost: only %d steps of %d are there. Since then, the longest time without an answer was %s",
+					i, before.Sub(w.acknowledged[i]), steps, len(w.acknowledged), longestPause(w.acknowledged[i:]))
 			}
 		}
 		w.t.Logf("of %d acknowledged steps, %d are there", len(w.acknowledged), steps)
+		w.acknowledged = w.acknowledged[:min(steps, len(w.acknowledged))]
 		if half { // complete it
 			if steps >= behind {
 				if err := client.CoreV1().ConfigMaps(cluster.Namespace).Delete(w.t.Context(), name(steps-behind), metav1.DeleteOptions{}); err != nil {
@@ -105,13 +107,21 @@ func (w *writer) found(client kubernetes.Interface, before time.Time) {
 			}
 			steps++
 		}
-		w.begun, w.acknowledged = steps, w.acknowledged[:min(steps, len(w.acknowledged))]
+		w.begun = steps
 		for len(w.acknowledged) < steps { // it was answered too late
 			w.acknowledged = append(w.acknowledged, time.Now())
 		}
 		return
 	}
 	w.t.Fatalf("the server has %v, which it never had at once", names)
+}
+
+// longestPause returns the longest time between two steps.
+func longestPause(steps []time.Time) (longest time.Duration) {
+	for i := 1; i < len(steps); i++ {
+		longest = max(longest, steps[i].Sub(steps[i-1]))
+	}
+	return longest
 }
 
 // TestLoseItOften loses the box again and again, at any moment, while a client writes. Each time the newest state is back, exactly as it was at one
@@ -132,6 +142,7 @@ func loseOften(t *testing.T, settings string, losses int) {
 	host := network.NewHost(t, "server-1")
 	b.serve(host)
 	host.WriteFile("/etc/kedge/config.yaml", settings+"disable-agent: true\n")
+	began := time.Now()
 	server := host.StartServer(t)
 	server.WaitAPI()
 	key := makeKey(t, host)
@@ -144,7 +155,7 @@ func loseOften(t *testing.T, settings string, losses int) {
 	w := &writer{t: t}
 	var newest int64
 	for range losses {
-		client, began := server.Client(), time.Now()
+		client := server.Client()
 		done := make(chan struct{})
 		go func() {
 			w.write(client)
@@ -168,6 +179,7 @@ func loseOften(t *testing.T, settings string, losses int) {
 		b.serve(host)
 		host.WriteFile("/opt/key", key)
 		run(t, host, restore...)
+		began = time.Now()
 		server = host.StartServer(t)
 		server.WaitAPI()
 		client = server.Client()
