@@ -193,6 +193,8 @@ func (n *node) dns() component.Component {
 	return dns.New(dns.Config{
 		Plugins: n.Process.DNS,
 		Client:  n.user("system:kedge:dns"),
+
+		Informers: n.API.Informers,
 		Objects: objectcache.Share(n.user(pki.ProxyUser), n.API.Informers,
 			&corev1.Service{}, &discoveryv1.EndpointSlice{}, &corev1.Namespace{}),
 		NodeName:      n.Node.Name,
