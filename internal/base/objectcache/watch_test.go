@@ -41,7 +41,9 @@ func TestShareServices(t *testing.T) {
 	}
 	api := fake.NewClientset(service("first", "10.43.0.10"), service("headless", corev1.ClusterIPNone))
 	shared := New(ctx, informers.NewSharedInformerFactory(api, 0), api)
-	source := func(ctx context.Context) (informers.SharedInformerFactory, error) { return shared.View(ctx, Options{}), nil }
+	source := func(ctx context.Context) (informers.SharedInformerFactory, error) {
+		return shared.View(ctx, Options{}), nil
+	}
 	own := informers.NewSharedInformerFactoryWithOptions(sharingClient{fake.NewClientset(), source}, 0, informers.WithTweakListOptions(func(options *metav1.ListOptions) {
 		options.FieldSelector = "spec.clusterIP!=None"
 	}))
@@ -87,7 +89,9 @@ func TestShareServices(t *testing.T) {
 func TestShareServicesEnds(t *testing.T) {
 	api := fake.NewClientset(&corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "a", Namespace: "default"}}, &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "b", Namespace: "default"}})
 	shared := New(t.Context(), informers.NewSharedInformerFactory(api, 0), api)
-	source := func(ctx context.Context) (informers.SharedInformerFactory, error) { return shared.View(ctx, Options{}), nil }
+	source := func(ctx context.Context) (informers.SharedInformerFactory, error) {
+		return shared.View(ctx, Options{}), nil
+	}
 	services := ShareServices(api.CoreV1().Services(""), source, "")
 	w, err := services.Watch(t.Context(), metav1.ListOptions{SendInitialEvents: new(true)})
 	if err != nil {
