@@ -36,13 +36,13 @@ func pods() recorder.Source {
 
 // AddCommon adds the components that every kedge runs, even without a node. They depend
 // on nothing, so they come first. status is the component that answers `kedge status`.
-func AddCommon(group *component.Group, node host.Node, settings config.Node, cluster config.Cluster, clock *pki.Clock, flight *recorder.Recorder, growth lowpower.Growth, status component.Component) error {
+func AddCommon(group *component.Group, node host.Node, settings config.Node, cluster config.Cluster, clock *pki.Clock, flight *recorder.Recorder, status component.Component) error {
 	memory, err := host.Memory()
 	if err != nil {
 		return err
 	}
 	group.Add(flight)
-	group.Add(lowpower.New(memory, growth))
+	group.Add(lowpower.New(memory))
 	group.Add(clock.Recorder())
 	group.Add(host.WatchAddress(node, settings, cluster))
 	group.Add(status)

@@ -27,7 +27,6 @@ import (
 	"github.com/kedge-dev/kedge/internal/cluster/serverlb"
 	"github.com/kedge-dev/kedge/internal/cluster/tunnel"
 	"github.com/kedge-dev/kedge/internal/inspect/status"
-	"github.com/kedge-dev/kedge/internal/node/lowpower"
 	"github.com/kedge-dev/kedge/internal/node/proxy"
 )
 
@@ -156,7 +155,7 @@ func addComponents(group *component.Group, cfg *config.Config, process *Process,
 		told.Storage = status.Volumes(driver, objects.Informers)
 	}
 	flight := NewRecorder(dir)
-	if err := AddCommon(group, identity.Host, cfg.Node, cluster, clock, flight, lowpower.OfAgent(), local.With(status.New(told))); err != nil {
+	if err := AddCommon(group, identity.Host, cfg.Node, cluster, clock, flight, local.With(status.New(told))); err != nil {
 		return err
 	}
 	keeper := newKeeper(identity, clients, clock)

@@ -32,7 +32,6 @@ import (
 	"github.com/kedge-dev/kedge/internal/datastore/backup/volumebackups"
 	"github.com/kedge-dev/kedge/internal/datastore/choice"
 	"github.com/kedge-dev/kedge/internal/node/csi"
-	"github.com/kedge-dev/kedge/internal/node/lowpower"
 	"github.com/kedge-dev/kedge/internal/node/recorder"
 )
 
@@ -143,7 +142,7 @@ func Run(ctx context.Context, cfg *config.Config, process *agent.Process, local 
 // order.
 func (s *server) addTo(group *component.Group, listener net.Listener) error {
 	s.prepare(listener)
-	if err := agent.AddCommon(group, s.node, s.cfg.Node, s.cfg.Cluster, s.clock, s.recorder, lowpower.OfServer(), s.local.With(s.newStatus(group))); err != nil {
+	if err := agent.AddCommon(group, s.node, s.cfg.Node, s.cfg.Cluster, s.clock, s.recorder, s.local.With(s.newStatus(group))); err != nil {
 		return err
 	}
 	group.Add(s.local.With(s.newKeeper()))

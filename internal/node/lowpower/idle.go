@@ -33,6 +33,11 @@ const (
 	// lower one would save little memory and collect often.
 	busiest = 100
 	calmest = 25
+	// A heap may grow by busiest percent until it has roomy bytes. Beyond that it grows by at most
+	// heavy percent. Otherwise the garbage of a burst leaves holes, which are never closed. With these
+	// bounds, a new server still answers as many requests: see node/DECISIONS.md.
+	roomy = 160 << 20
+	heavy = 40
 	// While the process starts, GOGC is at most starting. Most objects that stay are made then, and
 	// garbage leaves holes between them that are never closed. A server so keeps 6 MiB less than
 	// with busiest, and 15 MiB less if its cluster is new. The start takes a quarter more processor
@@ -55,31 +60,16 @@ const (
 	limitShare = 2
 )
 
-// Growth bounds how much a large heap grows under load. A heap may grow by busiest percent until it has
-// roomy bytes. Beyond that it grows by at most heavy percent. Otherwise the garbage of a burst leaves
-// holes, which are never closed.
-type Growth struct {
-	roomy uint64
-	heavy int
-}
-
-// OfServer is the Growth of a process that serves the API. With it, a new server still answers as many
-// requests: see node/DECISIONS.md.
-func OfServer() Growth { return Growth{roomy: 160 << 20, heavy: 40} }
-
-// OfAgent is the Growth of a process that serves nobody who waits. A new agent is below its bound.
-func OfAgent() Growth { return Growth{roomy: 48 << 20, heavy: 25} }
-
 // New returns the component. total is the memory available to this process in bytes: the machine's,
 // or that of its cgroup. If GOGC or GOMEMLIMIT is set in the environment, the component does not
 // change that setting.
-func New(total uint64, growth Growth) component.Component {
+func New(total uint64) component.Component {
 	return component.Func("idle", func(ctx context.Context, ready func()) error {
 		if os.Getenv("GOMEMLIMIT") == "" {
 			debug.SetMemoryLimit(int64(total / limitShare))
 		}
 		ready()
-		watch(ctx, growth, os.Getenv("GOGC") == "")
+		watch(ctx, os.Getenv("GOGC") == "")
 		return nil
 	})
 }
@@ -87,7 +77,7 @@ func New(total uint64, growth Growth) component.Component {
 // watch measures the rate of allocation until ctx is cancelled, and sets GOGC by it if setGOGC is
 // true. When the process becomes idle, and when its heap shrinks later, watch returns unused memory
 // to the system at once.
-func watch(ctx context.Context, growth Growth, setGOGC bool) {
+func watch(ctx context.Context, setGOGC bool) {
 	log := logrus.WithField("component", "idle")
 	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
@@ -110,10 +100,10 @@ func watch(ctx context.Context, growth Growth, setGOGC bool) {
 		next := gogc(allocated-last, live, upper)
 		last = allocated
 		most = max(most, live)
-		// next tells how busy the process is. The bound is also low if the heap is large.
-		if bound := growth.bounded(next, live); setGOGC && differs(bound, percent) {
-			debug.SetGCPercent(bound)
-			percent = bound
+		// next, and not growth, tells how busy the process is: growth is also low if the heap is large.
+		if growth := bounded(next, live); setGOGC && differs(growth, percent) {
+			debug.SetGCPercent(growth)
+			percent = growth
 		}
 		switch {
 		case !resting && next <= rests:
@@ -155,9 +145,9 @@ func gogc(allocated, live uint64, upper int) int {
 
 // bounded returns the percentage by which a heap of live bytes may grow: at most percent, and not
 // beyond roomy unless that would be less than heavy percent.
-func (g Growth) bounded(percent int, live uint64) int {
-	room := 100 * (max(g.roomy, live) - live) / max(live, 1)
-	return min(percent, max(int(room), g.heavy))
+func bounded(percent int, live uint64) int {
+	room := 100 * (max(roomy, live) - live) / max(live, 1)
+	return min(percent, max(int(room), heavy))
 }
 
 // differs tells whether a new percentage is worth setting, because that stops the process for a

@@ -35,22 +35,19 @@ func TestGOGC(t *testing.T) {
 func TestBounded(t *testing.T) {
 	const mebibyte = 1 << 20
 	for name, test := range map[string]struct {
-		of      Growth
 		percent int
 		live    uint64
 		want    int
 	}{
-		"a new server":        {OfServer(), busiest, 60 * mebibyte, busiest},
-		"nothing lives yet":   {OfServer(), busiest, 0, busiest},
-		"room to grow":        {OfServer(), busiest, 100 * mebibyte, 60},
-		"no room":             {OfServer(), busiest, 150 * mebibyte, 40},
-		"large":               {OfServer(), busiest, 1 << 39, 40},
-		"large, and starting": {OfServer(), starting, 1 << 30, 40},
-		"large, and at rest":  {OfServer(), calmest, 1 << 30, calmest},
-		"a new agent":         {OfAgent(), busiest, 20 * mebibyte, busiest},
-		"a large agent":       {OfAgent(), busiest, 45 * mebibyte, 25},
+		"a new server":        {busiest, 60 * mebibyte, busiest},
+		"nothing lives yet":   {busiest, 0, busiest},
+		"room to grow":        {busiest, 100 * mebibyte, 60},
+		"no room":             {busiest, 150 * mebibyte, heavy},
+		"large":               {busiest, 1 << 39, heavy},
+		"large, and starting": {starting, 1 << 30, heavy},
+		"large, and at rest":  {calmest, 1 << 30, calmest},
 	} {
-		if got := test.of.bounded(test.percent, test.live); got != test.want {
+		if got := bounded(test.percent, test.live); got != test.want {
 			t.Errorf("%s: got %d, want %d", name, got, test.want)
 		}
 	}
@@ -95,7 +92,7 @@ func TestUsersSettings(t *testing.T) {
 	defer debug.SetGCPercent(percent)
 	run := func() {
 		ctx, cancel := context.WithCancel(t.Context())
-		if err := New(8<<30, OfServer()).Run(ctx, cancel); err != nil {
+		if err := New(8<<30).Run(ctx, cancel); err != nil {
 			t.Error(err)
 		}
 	}
