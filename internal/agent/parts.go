@@ -77,7 +77,8 @@ func (n *node) kubelet(policies *policy.Policy) *kubelet.Kubelet {
 		NodeIPs:         n.Node.IPs,
 		ExternalIPs:     n.Settings.ExternalIPs(),
 		CloudController: n.Cluster.DisableCloudController,
-		Client:          objectcache.Share(n.client(), n.API.Informers, &corev1.Node{}, &corev1.Service{}),
+		Client:          objectcache.Share(n.client(), n.API.Informers, &corev1.Node{}),
+		Informers:       n.API.Informers,
 		RuntimeSocket:   n.socket(),
 		ClusterDNS:      n.Cluster.DNSAddresses(),
 		ClusterDomain:   n.Cluster.ClusterDomain,
@@ -193,6 +194,8 @@ func (n *node) dns() component.Component {
 	return dns.New(dns.Config{
 		Plugins: n.Process.DNS,
 		Client:  n.user("system:kedge:dns"),
+
+		Informers: n.API.Informers,
 		Objects: objectcache.Share(n.user(pki.ProxyUser), n.API.Informers,
 			&corev1.Service{}, &discoveryv1.EndpointSlice{}, &corev1.Namespace{}),
 		NodeName:      n.Node.Name,

@@ -88,10 +88,6 @@ func (c *Cache) hubOf(informer cache.SharedIndexInformer) (*hub, error) {
 type Options struct {
 	// Resync is the period for handlers that name none. Zero means never.
 	Resync time.Duration
-	// Own has the kinds of which this view keeps objects of its own, such as a selection
-	// of them. They live as long as the view. Nil means none.
-	Own informers.SharedInformerFactory
-	// OwnKinds are the kinds for which Own has already made informers, as pointers to
-	// objects.
-	OwnKinds []any
+	// Only is of the kind of which this view shows only some objects. The zero value is of none.
+	Only Selection
 }

@@ -10,7 +10,9 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/fake"
@@ -110,30 +112,80 @@ func TestViews(t *testing.T) {
 	})
 }
 
-// TestOwn keeps the pods of a view apart from those of other views.
-func TestOwn(t *testing.T) {
+// TestOnly shows a view only some of the pods, as a watch with a selector would.
+func TestOnly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
-		client := fake.NewClientset(newNode("a"), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "default"}})
+		pod := func(name string, phase corev1.PodPhase) *corev1.Pod {
+			return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default"}, Status: corev1.PodStatus{Phase: phase}}
+		}
+		client := fake.NewClientset(newNode("a"), pod("ended", corev1.PodSucceeded), pod("runs", corev1.PodRunning))
 		factory := informers.NewSharedInformerFactory(client, 0)
-		short, stop := context.WithCancel(ctx)
-		own := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithNamespace("other"))
-		own.Core().V1().Pods().Informer()
-		view := New(ctx, factory, client).View(short, Options{Own: own, OwnKinds: []any{&corev1.Pod{}}})
-		pods, nodes := view.Core().V1().Pods().Informer(), view.Core().V1().Nodes().Informer()
+		view := New(ctx, factory, client).View(ctx, Options{Only: Select(func(pod *corev1.Pod) bool { return pod.Status.Phase != corev1.PodSucceeded })})
+		var told []string
+		tell := func(what string) func(any) {
+			return func(object any) { told = append(told, what+" "+Latest(object).(*corev1.Pod).Name) }
+		}
+		pods := view.Core().V1().Pods()
+		_, err := pods.Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
+			AddFunc: tell("add"), UpdateFunc: func(_, now any) { tell("update")(now) }, DeleteFunc: tell("delete"),
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		nodes := view.Core().V1().Nodes().Informer()
 		view.Start(nil)
 		if got := view.WaitForCacheSyncWithContext(ctx); got.Err != nil || len(got.Synced) != 2 {
 			t.Errorf("synced %v", got)
 		}
-		if len(pods.GetStore().ListKeys()) != 0 || len(nodes.GetStore().ListKeys()) != 1 {
-			t.Errorf("the view has pods %v and nodes %v", pods.GetStore().ListKeys(), nodes.GetStore().ListKeys())
+		shown := func() string {
+			t.Helper()
+			all, err := pods.Lister().List(labels.Everything())
+			some, errNamespace := pods.Lister().Pods("default").List(labels.Everything())
+			if err != nil || errNamespace != nil || len(all) != len(some) {
+				t.Errorf("all: %v, of one namespace: %v: %v", all, some, errors.Join(err, errNamespace))
+			}
+			var names []string
+			for _, one := range all {
+				names = append(names, one.Name)
+				if _, err := pods.Lister().Pods("default").Get(one.Name); err != nil {
+					t.Error(err)
+				}
+			}
+			if keys := pods.Informer().GetStore().ListKeys(); len(keys) != len(names) {
+				t.Errorf("the store has %v", keys)
+			}
+			return strings.Join(names, " ")
 		}
-		stop()
+		if _, err := pods.Lister().Pods("default").Get("ended"); !apierrors.IsNotFound(err) {
+			t.Errorf("the pod that has ended is shown: %v", err)
+		}
+		if len(nodes.GetStore().ListKeys()) != 1 {
+			t.Errorf("the view has nodes %v", nodes.GetStore().ListKeys())
+		}
+		synctest.Wait()
+		for _, step := range []struct {
+			phase       corev1.PodPhase
+			told, shown string
+		}{
+			{"", "add runs", "runs"},
+			{corev1.PodPending, "update runs", "runs"},
+			{corev1.PodSucceeded, "delete runs", ""},
+			{corev1.PodRunning, "add runs", "runs"},
+		} {
+			if step.phase != "" {
+				if _, err := client.CoreV1().Pods("default").Update(ctx, pod("runs", step.phase), metav1.UpdateOptions{}); err != nil {
+					t.Fatal(err)
+				}
+				synctest.Wait()
+			}
+			if got := strings.Join(told, ","); got != step.told || shown() != step.shown {
+				t.Errorf("phase %s: told %q and shown %q, want %q and %q", step.phase, got, shown(), step.told, step.shown)
+			}
+			told = nil
+		}
 		view.Shutdown()
-		if !pods.IsStopped() || nodes.IsStopped() {
-			t.Errorf("after the end of the view: got pods stopped %t, nodes stopped %t, want only pods", pods.IsStopped(), nodes.IsStopped())
-		}
 		cancel()
 		factory.Shutdown()
 	})

@@ -177,7 +177,7 @@ type metadataUse struct {
 
 // Informer implements informers.GenericInformer.
 func (u *metadataUse) Informer() cache.SharedIndexInformer {
-	return &usedInformer{&informer{u.GenericInformer.Informer(), u.view}, u}
+	return &usedInformer{&informer{SharedIndexInformer: u.GenericInformer.Informer(), view: u.view}, u}
 }
 
 type usedInformer struct {

@@ -101,46 +101,62 @@ func (b *watchBody) Close() error {
 
 // answer begins to write a watch, which ends with ctx.
 func (s *sharing) answer(ctx context.Context, asked askedWatch, kind runtime.Object) (*io.PipeReader, error) {
-	factory, err := s.source(ctx)
+	body, writer := io.Pipe()
+	events, err := newEventWriter(writer)
 	if err != nil {
 		return nil, err
+	}
+	if err := s.source.tell(ctx, asked, kind, events.write); err != nil {
+		return nil, err
+	}
+	context.AfterFunc(ctx, func() { writer.CloseWithError(context.Cause(ctx)) })
+	return body, nil
+}
+
+// tell calls write with the events of a watch until ctx ends: first one for each object, then a bookmark
+// that says so, and then the changes. The objects are those of the cache.
+func (s Source) tell(ctx context.Context, asked askedWatch, kind runtime.Object, write func(watch.EventType, any)) error {
+	factory, err := s(ctx)
+	if err != nil {
+		return err
 	}
 	found, err := factory.ForResource(asked.resource)
 	if err != nil {
 		factory.Shutdown()
-		return nil, err
-	}
-	body, writer := io.Pipe()
-	events, err := newEventWriter(writer)
-	if err != nil {
-		factory.Shutdown()
-		return nil, err
+		return err
 	}
 	registration, err := found.Informer().AddEventHandler(cache.FilteringResourceEventHandler{
 		FilterFunc: asked.selects,
 		Handler: cache.ResourceEventHandlerFuncs{
-			AddFunc:    func(object any) { events.write(watch.Added, object) },
-			UpdateFunc: func(_, object any) { events.write(watch.Modified, object) },
-			DeleteFunc: func(object any) { events.write(watch.Deleted, object) },
+			AddFunc:    func(object any) { write(watch.Added, object) },
+			UpdateFunc: func(_, object any) { write(watch.Modified, object) },
+			DeleteFunc: func(object any) { write(watch.Deleted, Latest(object)) },
 		},
 	})
 	if err != nil {
 		factory.Shutdown()
-		return nil, err
+		return err
 	}
-	context.AfterFunc(ctx, func() {
-		writer.CloseWithError(context.Cause(ctx))
-		factory.Shutdown()
-	})
+	context.AfterFunc(ctx, factory.Shutdown)
 	factory.StartWithContext(ctx)
 	go func() {
 		select {
 		case <-registration.HasSyncedChecker().Done():
-			events.writeEnd(kind, found.Informer().LastSyncResourceVersion())
+			write(watch.Bookmark, initialEnd(kind, found.Informer().LastSyncResourceVersion()))
 		case <-ctx.Done():
 		}
 	}()
-	return body, nil
+	return nil
+}
+
+// initialEnd returns the object of the bookmark after all initial objects.
+func initialEnd(kind runtime.Object, version string) runtime.Object {
+	mark := newLike(kind)
+	if accessor, err := meta.Accessor(mark); err == nil {
+		accessor.SetResourceVersion(version)
+		accessor.SetAnnotations(map[string]string{metav1.InitialEventsAnnotationKey: "true"})
+	}
+	return mark
 }
 
 // The fields by which a watch may select objects.
@@ -182,24 +198,30 @@ func parseWatch(request *http.Request) (asked askedWatch, ok bool) {
 		return asked, false
 	}
 	asked.resource.Resource = parts[0]
-	if asked.labels, err = labels.Parse(query.Get("labelSelector")); err != nil {
-		return asked, false
+	return asked, asked.parseSelectors(query.Get("labelSelector"), query.Get("fieldSelector"))
+}
+
+// parseSelectors returns false if only the API server knows a selector.
+func (a *askedWatch) parseSelectors(byLabels, byFields string) bool {
+	var err error
+	if a.labels, err = labels.Parse(byLabels); err != nil {
+		return false
 	}
-	if asked.fields, err = fields.ParseSelector(query.Get("fieldSelector")); err != nil {
-		return asked, false
+	if a.fields, err = fields.ParseSelector(byFields); err != nil {
+		return false
 	}
-	for _, requirement := range asked.fields.Requirements() {
+	for _, requirement := range a.fields.Requirements() {
 		switch requirement.Field {
 		case nameField, namespaceField:
 		case clusterIPField: // which the kubelet selects Services by
-			if asked.resource != corev1.SchemeGroupVersion.WithResource("services") {
-				return asked, false
+			if a.resource != corev1.SchemeGroupVersion.WithResource("services") {
+				return false
 			}
 		default:
-			return asked, false
+			return false
 		}
 	}
-	return asked, true
+	return true
 }
 
 // selects tells whether an object of the cache belongs to the watch.
@@ -233,22 +255,11 @@ func newEventWriter(w io.Writer) (*eventWriter, error) {
 
 // write writes an event of an object of the cache. It waits until the component reads it.
 func (e *eventWriter) write(kind watch.EventType, object any) {
-	object = Latest(object)
 	// Encoding needs the kind, which objects of the cache do not have, and nobody may
 	// change these. So it gets a copy of the outermost struct.
 	copied := newLike(object)
 	reflect.ValueOf(copied).Elem().Set(reflect.ValueOf(object).Elem())
 	e.encode(kind, copied)
-}
-
-// writeEnd says that all initial objects were written, with an object of their kind.
-func (e *eventWriter) writeEnd(kind runtime.Object, version string) {
-	mark := newLike(kind)
-	if accessor, err := meta.Accessor(mark); err == nil {
-		accessor.SetResourceVersion(version)
-		accessor.SetAnnotations(map[string]string{metav1.InitialEventsAnnotationKey: "true"})
-		e.encode(watch.Bookmark, mark)
-	}
 }
 
 // newLike returns a pointer to a new struct of the type that object, a runtime.Object,

@@ -33,8 +33,7 @@ type view struct {
 	groups
 	*Cache
 	Options
-	ctx  context.Context
-	kind map[reflect.Type]bool // those of Options.OwnKinds
+	ctx context.Context
 
 	started chan struct{} // closed by start
 	start   func()
@@ -51,33 +50,31 @@ func (c *Cache) View(ctx context.Context, options Options) informers.SharedInfor
 		Cache:    c,
 		Options:  options,
 		ctx:      ctx,
-		kind:     map[reflect.Type]bool{},
 		handlers: map[*listener]bool{},
 		asked:    map[reflect.Type]bool{},
 		started:  make(chan struct{}),
 	}
 	v.start = sync.OnceFunc(func() { close(v.started) })
 	v.groups.factory = v
-	for _, kind := range options.OwnKinds {
-		v.kind[reflect.TypeOf(kind)] = true
-	}
 	return v
 }
 
 // InformerFor implements informers.SharedInformerFactory.
 func (v *view) InformerFor(object runtime.Object, newFunc internalinterfaces.NewInformerFunc) cache.SharedIndexInformer {
-	if v.kind[reflect.TypeOf(object)] {
-		return v.Own.InformerFor(object, newFunc)
-	}
+	kind := reflect.TypeOf(object)
 	v.mu.Lock()
-	v.asked[reflect.TypeOf(object)] = true
+	v.asked[kind] = true
 	v.mu.Unlock()
-	return &informer{v.shared.InformerFor(object, func(_ kubernetes.Interface, resync time.Duration) cache.SharedIndexInformer {
+	found := &informer{SharedIndexInformer: v.shared.InformerFor(object, func(_ kubernetes.Interface, resync time.Duration) cache.SharedIndexInformer {
 		return newFunc(v.client, resync)
-	}), v}
+	}), view: v}
+	if v.Only.kind == kind {
+		return &selectedInformer{found, v.Only}
+	}
+	return found
 }
 
-// ForResource implements informers.SharedInformerFactory. It ignores Options.Own.
+// ForResource implements informers.SharedInformerFactory. It ignores Options.Only.
 func (v *view) ForResource(resource schema.GroupVersionResource) (informers.GenericInformer, error) {
 	found, err := v.shared.ForResource(resource)
 	if err != nil {
@@ -98,9 +95,6 @@ func (v *view) Start(<-chan struct{}) { v.StartWithContext(v.ctx) }
 func (v *view) StartWithContext(context.Context) {
 	v.start()
 	v.shared.StartWithContext(v.Cache.ctx)
-	if v.Own != nil {
-		v.Own.StartWithContext(v.ctx)
-	}
 }
 
 // WaitForCacheSync implements informers.SharedInformerFactory. It also waits for the
@@ -113,9 +107,6 @@ func (v *view) WaitForCacheSync(stop <-chan struct{}) map[reflect.Type]bool {
 	v.mu.Lock()
 	maps.DeleteFunc(synced, func(kind reflect.Type, _ bool) bool { return !v.asked[kind] })
 	v.mu.Unlock()
-	if v.Own != nil {
-		maps.Copy(synced, v.Own.WaitForCacheSync(stop))
-	}
 	return synced
 }
 
@@ -139,9 +130,6 @@ func (v *view) Shutdown() {
 	v.mu.Unlock()
 	for handler := range handlers {
 		handler.hub.remove(handler)
-	}
-	if v.Own != nil {
-		v.Own.Shutdown()
 	}
 }
 
@@ -266,5 +254,5 @@ type generic struct {
 }
 
 func (g *generic) Informer() cache.SharedIndexInformer {
-	return &informer{g.GenericInformer.Informer(), g.view}
+	return &informer{SharedIndexInformer: g.GenericInformer.Informer(), view: g.view}
 }

@@ -37,7 +37,7 @@ func (d *directStorage) cached(
 		KeyFunc:             keyFunc,
 		NewFunc:             newFunc,
 		NewListFunc:         newListFunc,
-		GetAttrsFunc:        attributes,
+		GetAttrsFunc:        d.hooks.Attributes(attributes),
 		IndexerFuncs:        triggers,
 		Indexers:            indexers,
 		Codec:               config.Codec,

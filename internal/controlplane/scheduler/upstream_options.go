@@ -1,4 +1,5 @@
 // Follows k8s.io/kubernetes v1.37.2, cmd/kube-scheduler/app/options/options.go.
+// Follows k8s.io/kubernetes v1.37.2, pkg/scheduler/scheduler.go.
 
 package scheduler
 
@@ -16,7 +17,6 @@ import (
 	"k8s.io/klog/v2"
 	schedulerconfig "k8s.io/kubernetes/cmd/kube-scheduler/app/config"
 	"k8s.io/kubernetes/cmd/kube-scheduler/app/options"
-	"k8s.io/kubernetes/pkg/scheduler"
 
 	"github.com/kedge-dev/kedge/internal/base/objectcache"
 )
@@ -55,11 +55,7 @@ func (s *Scheduler) build(ctx context.Context) (*schedulerconfig.Config, error) 
 	if err != nil {
 		return nil, fmt.Errorf("create client of scheduler: %w", err)
 	}
-	// The scheduler's own informer is of pods that have not ended. It shares the others.
-	shared, err := s.api.View(ctx, objectcache.Options{
-		Own:      scheduler.NewInformerFactory(client, 0, nil),
-		OwnKinds: []any{&corev1.Pod{}},
-	})
+	shared, err := s.api.View(ctx, objectcache.Options{Only: objectcache.Select(hasNotEnded)})
 	if err != nil {
 		return nil, err
 	}
@@ -73,4 +69,11 @@ func (s *Scheduler) build(ctx context.Context) (*schedulerconfig.Config, error) 
 		PodMaxInUnschedulablePodsDuration: s.options.Deprecated.PodMaxInUnschedulablePodsDuration,
 		ComponentGlobalsRegistry:          s.options.ComponentGlobalsRegistry,
 	}, nil
+}
+
+// hasNotEnded selects the pods that the scheduler knows.
+//
+//upstream:follows k8s.io/kubernetes/pkg/scheduler/scheduler.go newPodInformer
+func hasNotEnded(pod *corev1.Pod) bool {
+	return pod.Status.Phase != corev1.PodSucceeded && pod.Status.Phase != corev1.PodFailed
 }

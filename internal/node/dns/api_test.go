@@ -12,8 +12,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
+
+	"github.com/kedge-dev/kedge/internal/base/objectcache"
 )
 
 // fakeAPI answers the requests that the DNS makes to an API server: lists and watches of whole
@@ -49,6 +52,12 @@ func newFakeAPI(t *testing.T) *fakeAPI {
 }
 
 func (api *fakeAPI) config() *rest.Config { return &rest.Config{Host: api.URL, QPS: -1} }
+
+func (api *fakeAPI) informers(t *testing.T) objectcache.Source {
+	client, err := kubernetes.NewForConfig(api.config())
+	must(t, err)
+	return objectcache.Own(client)
+}
 
 // stop stops the API.
 func (api *fakeAPI) stop() {

@@ -28,6 +28,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+
+	"github.com/kedge-dev/kedge/internal/base/objectcache"
 )
 
 // Name is the component's name.
@@ -46,7 +48,9 @@ type Config struct {
 	Plugins *Plugins
 	// Client writes Events as system:kedge:dns.
 	Client *rest.Config
-	// Objects reads Services, EndpointSlices, namespaces and the ConfigMap coredns-custom.
+	// Informers provide Services, EndpointSlices and namespaces.
+	Informers objectcache.Source
+	// Objects reads the ConfigMap coredns-custom, and the same as Informers for records of the user's.
 	Objects  *rest.Config
 	NodeName string
 	// NodeIPs are the addresses to listen on: the node's InternalIPs, one per family.
@@ -125,7 +129,12 @@ func (d *DNS) Run(ctx context.Context, ready func()) (err error) {
 		defer links.lower()
 	}
 
-	defer func() { err = errors.Join(err, d.source.stop()) }()
+	shared, end, err := newRecords(ctx, d.cfg.Informers)
+	if err != nil {
+		return err
+	}
+	defer end()
+	d.source.shared = shared
 	if ctx.Err() != nil {
 		return nil
 	}

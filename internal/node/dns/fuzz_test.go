@@ -8,7 +8,6 @@ import (
 
 	"github.com/coredns/caddy"
 	"github.com/coredns/caddy/caddyfile"
-	"github.com/coredns/coredns/plugin/kubernetes"
 	"golang.org/x/sys/unix"
 	"k8s.io/client-go/rest"
 )
@@ -43,7 +42,7 @@ func FuzzCorefile(f *testing.F) {
 	}
 	c := exampleCorefile()
 	c.folder, c.source = folder, "fuzzed"
-	plugins.sources.Store(c.source, &source{client: &rest.Config{Host: "http://127.0.0.1:1"}, shared: &kubernetes.Kubernetes{}})
+	plugins.sources.Store(c.source, &source{client: &rest.Config{Host: "http://127.0.0.1:1"}, shared: &clusterRecords{}})
 	defer plugins.sources.Delete(c.source)
 
 	f.Fuzz(func(t *testing.T, part string) {

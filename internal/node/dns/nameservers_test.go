@@ -69,7 +69,7 @@ func testWithoutNameserver(t *testing.T, text, fault string) {
 
 	group := &component.Group{OnFault: func(s component.Status) { fmt.Fprintf(&faults, "%s;", s.Fault) }}
 	group.Add(New(Config{
-		Plugins: plugins, Client: api.config(), Objects: api.config(), NodeName: "node1",
+		Plugins: plugins, Client: api.config(), Objects: api.config(), Informers: api.informers(t), NodeName: "node1",
 		NodeIPs: []netip.Addr{netip.MustParseAddr("192.0.2.1")}, ClusterDomain: "cluster.local",
 		ResolvConf: resolvConf, Folder: t.TempDir(),
 	}))

@@ -101,29 +101,14 @@ func Register() (*Plugins, error) {
 type source struct {
 	client      *rest.Config
 	nameservers *nameservers
-	// shared has the records from which all instances of CoreDNS answer, one instance after the
-	// other: a reload must not lose records while the API is away. It is nil until the first Corefile
-	// is set up.
-	shared *kubernetes.Kubernetes
-	done   sync.WaitGroup
+	// shared are the records from which all instances of CoreDNS answer, one instance after the
+	// other: a reload must not lose records while the API is away.
+	shared records
 }
 
-// share gives the handler the shared records. The first call starts them.
-//
-//upstream:relies-on github.com/coredns/coredns/plugin/kubernetes/kubernetes.go Kubernetes.InitKubeCache
+// share gives the handler the shared records.
 func (s *source) share(_ *caddy.Controller, _ caddyfile.Dispenser, handler *kubernetes.Kubernetes) error {
-	if s.shared != nil {
-		handler.APIConn = s.shared.APIConn
-		return nil
-	}
-	handler.ClientConfig = inProcess{s.client}
-	// The returned functions are for a handler that ends with its instance.
-	if _, _, err := handler.InitKubeCache(context.Background()); err != nil {
-		return err
-	}
-	// The handler itself must not be kept, because it refers to all plugins of its instance.
-	s.shared = &kubernetes.Kubernetes{APIConn: handler.APIConn}
-	s.done.Go(handler.APIConn.Run)
+	handler.APIConn = s.shared
 	return nil
 }
 
@@ -141,18 +126,6 @@ func (s *source) own(c *caddy.Controller, stanza caddyfile.Dispenser, handler *k
 	handler.APIConn = podsOfServices{reader.APIConn}
 	c.OnStartup(start)
 	c.OnShutdown(stop)
-	return nil
-}
-
-// stop stops the watches of the API.
-func (s *source) stop() error {
-	if s.shared == nil {
-		return nil
-	}
-	if err := s.shared.APIConn.Stop(); err != nil {
-		return fmt.Errorf("stop watching the API: %w", err)
-	}
-	s.done.Wait()
 	return nil
 }
 

@@ -38,7 +38,7 @@ func TestExternalAddresses(t *testing.T) {
 		}},
 		Status: corev1.NodeStatus{Addresses: []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "192.0.2.1"}}},
 	}
-	_, err = (&registeringClient{client, k.nodeAddresses()}).CoreV1().Nodes().Create(t.Context(), made, metav1.CreateOptions{})
+	_, err = (&kubeletClient{Interface: client, addresses: k.nodeAddresses()}).CoreV1().Nodes().Create(t.Context(), made, metav1.CreateOptions{})
 	must(t, err)
 	node, err := nodes.Get(t.Context(), cfg.NodeName, metav1.GetOptions{})
 	must(t, err)
@@ -51,7 +51,7 @@ func TestExternalAddresses(t *testing.T) {
 
 	// A later start must not ask webhooks about a Node that exists, whoever sets its addresses.
 	client.ClearActions()
-	_, err = (&registeringClient{Interface: client}).CoreV1().Nodes().Create(t.Context(), made, metav1.CreateOptions{})
+	_, err = (&kubeletClient{Interface: client}).CoreV1().Nodes().Create(t.Context(), made, metav1.CreateOptions{})
 	if !apierrors.IsAlreadyExists(err) || len(client.Actions()) != 1 || client.Actions()[0].GetVerb() != "get" {
 		t.Errorf("the kubelet gets %v after %v, want that the node exists", err, client.Actions())
 	}

@@ -32,6 +32,7 @@ import (
 	"k8s.io/kubernetes/pkg/volume/util/subpath"
 
 	"github.com/kedge-dev/kedge/internal/base/host"
+	"github.com/kedge-dev/kedge/internal/base/objectcache"
 	"github.com/kedge-dev/kedge/internal/node/kubelet/staticpods"
 )
 
@@ -52,6 +53,9 @@ type Config struct {
 	CredentialProviders, CredentialConfig string
 	// Client reaches the API as the node (system:node:NAME).
 	Client *rest.Config
+	// Informers provide Services, for the environment of containers. If it is nil, the kubelet reads
+	// them with Client.
+	Informers objectcache.Source
 	// RuntimeSocket is the path of the socket that serves the CRI.
 	RuntimeSocket string
 	// Runtime answers queries to the same runtime within this process. It may be nil.

@@ -13,31 +13,45 @@ import (
 	cloudproviderapi "k8s.io/cloud-provider/api"
 
 	"github.com/kedge-dev/kedge/internal/base/component"
+	"github.com/kedge-dev/kedge/internal/base/objectcache"
 )
 
-// registeringClient is the kubelet's client. It registers the node, if it is not registered yet: with
-// addresses, unless they are nil. It must be used by pointer, because BuildAuth in
-// cmd/kubelet/app/auth.go accepts nothing else.
+// kubeletClient is the kubelet's client. It registers the node, if it is not registered yet: with
+// addresses, unless they are nil. The kubelet's informer of Services gets the objects of the process's
+// cache, which the kubelet only reads, unless informers is nil. The client must be used by pointer,
+// because BuildAuth in cmd/kubelet/app/auth.go accepts nothing else.
 //
 //upstream:relies-on k8s.io/kubernetes/cmd/kubelet/app/auth.go BuildAuth
-type registeringClient struct {
+//upstream:relies-on k8s.io/kubernetes/pkg/kubelet/kubelet_pods.go Kubelet.getServiceEnvVarMap
+//upstream:relies-on k8s.io/kubernetes/pkg/kubelet/envvars/envvars.go FromServices makeLinkVariables
+type kubeletClient struct {
 	kubernetes.Interface
 	addresses []corev1.NodeAddress
+	informers objectcache.Source
 }
 
 // CoreV1 implements kubernetes.Interface.
-func (c *registeringClient) CoreV1() typedcorev1.CoreV1Interface {
-	return registeringCoreV1{c.Interface.CoreV1(), c.addresses}
+func (c *kubeletClient) CoreV1() typedcorev1.CoreV1Interface {
+	return kubeletCoreV1{c.Interface.CoreV1(), c}
 }
 
-type registeringCoreV1 struct {
+type kubeletCoreV1 struct {
 	typedcorev1.CoreV1Interface
-	addresses []corev1.NodeAddress
+	client *kubeletClient
 }
 
 // Nodes implements typedcorev1.CoreV1Interface.
-func (c registeringCoreV1) Nodes() typedcorev1.NodeInterface {
-	return registeringNodes{c.CoreV1Interface.Nodes(), c.addresses}
+func (c kubeletCoreV1) Nodes() typedcorev1.NodeInterface {
+	return registeringNodes{c.CoreV1Interface.Nodes(), c.client.addresses}
+}
+
+// Services implements typedcorev1.CoreV1Interface.
+func (c kubeletCoreV1) Services(namespace string) typedcorev1.ServiceInterface {
+	services := c.CoreV1Interface.Services(namespace)
+	if c.client.informers == nil {
+		return services
+	}
+	return objectcache.ShareServices(services, c.client.informers, namespace)
 }
 
 type registeringNodes struct {

@@ -31,7 +31,7 @@ func TestLostAnswer(t *testing.T) {
 	var told []string
 	group := component.Group{OnReady: cancel, OnFault: func(s component.Status) { told = append(told, s.Fault) }}
 	group.Add(component.Func("kubelet", func(ctx context.Context, ready func()) error {
-		nodes := (&registeringClient{Interface: client}).CoreV1().Nodes()
+		nodes := (&kubeletClient{Interface: client}).CoreV1().Nodes()
 		if _, err := nodes.Create(ctx, node, metav1.CreateOptions{}); err == nil {
 			t.Error("the first attempt succeeds")
 		}

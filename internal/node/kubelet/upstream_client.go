@@ -67,11 +67,11 @@ func (k *Kubelet) connect(ctx context.Context, dependencies *kubelet.Dependencie
 		return fmt.Errorf("make heartbeat client: %w", err)
 	}
 
-	registering := &registeringClient{Interface: client}
+	general := &kubeletClient{Interface: client, informers: k.cfg.Informers}
 	if k.ownsAddresses {
-		registering.addresses = k.nodeAddresses()
+		general.addresses = k.nodeAddresses()
 	}
-	dependencies.KubeClient = registering
+	dependencies.KubeClient = general
 	dependencies.EventClient = eventClient.CoreV1()
 	dependencies.HeartbeatClient = heartbeatClient
 	return nil
