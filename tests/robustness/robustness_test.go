@@ -1,0 +1,130 @@
+// Package robustness runs the traffic of etcd's robustness tests on kedge's datastores while faults
+// happen to them, and has the history judged by etcd's validators. README.md says how.
+package robustness
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/kedge-dev/kedge/tests/harness"
+	"github.com/kedge-dev/kedge/tests/harness/store"
+	"github.com/kedge-dev/kedge/tests/robustness/served"
+)
+
+var suite harness.Suite
+
+func TestMain(m *testing.M) {
+	if served.IsChild() {
+		os.Exit(served.Main(os.Args[2:]))
+	}
+	os.Exit(suite.Main(m))
+}
+
+// buildJudge builds the judge, and returns its path.
+var buildJudge = sync.OnceValues(func() (string, error) {
+	repository, err := harness.Repository()
+	if err != nil {
+		return "", err
+	}
+	folder, err := os.MkdirTemp("", "judge")
+	if err != nil {
+		return "", err
+	}
+	suite.Cleanup(func() { os.RemoveAll(folder) })
+	program := filepath.Join(folder, "suite")
+	build := exec.Command("go", "build", "-o", program, ".")
+	build.Dir = filepath.Join(repository, "tests/robustness/suite")
+	if output, err := build.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build the judge: %w: %s", err, output)
+	}
+	return program, nil
+})
+
+func judgeProgram(t *testing.T) string {
+	t.Helper()
+	program, err := buildJudge()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return program
+}
+
+// number returns the number in a variable, or what it is without the variable.
+func number(t *testing.T, variable string, otherwise uint64) uint64 {
+	t.Helper()
+	text := os.Getenv(variable)
+	if text == "" {
+		return otherwise
+	}
+	value, err := strconv.ParseUint(text, 10, 64)
+	if err != nil {
+		t.Fatalf("%s is not a number: %v", variable, err)
+	}
+	return value
+}
+
+// TestRobustness runs each datastore RUNS times, with seeds from SEED on.
+func TestRobustness(t *testing.T) {
+	harness.Require(t)
+	runs, first := number(t, "RUNS", 1), number(t, "SEED", rand.Uint64N(1_000_000))
+	for _, datastore := range []struct {
+		name string
+		make func(*testing.T) *target
+	}{
+		{"SQLite", func(t *testing.T) *target { return newSQLite(t) }},
+		{"PostgreSQL", func(t *testing.T) *target { return newShared(t, store.NewPostgreSQL) }},
+		{"MariaDB", func(t *testing.T) *target { return newShared(t, store.NewMariaDB) }},
+	} {
+		t.Run(datastore.name, func(t *testing.T) {
+			t.Parallel()
+			for seed := first; seed < first+runs; seed++ {
+				t.Run(fmt.Sprint("seed=", seed), func(t *testing.T) {
+					on := datastore.make(t)
+					on.histories = historyFolder(datastore.name, seed)
+					v := run(t, judgeProgram(t), on, seed)
+					t.Logf("seed %d: %v", seed, v.Counts)
+					if v.Violation != "" {
+						t.Errorf("seed %d: %s; the history is in %s", seed, v.Violation, on.histories)
+					}
+					if v.Inconclusive != "" {
+						t.Logf("seed %d shows nothing: %s", seed, v.Inconclusive)
+					}
+				})
+			}
+		})
+	}
+}
+
+// historyFolder returns where a violation leaves its history.
+func historyFolder(datastore string, seed uint64) string {
+	root := os.Getenv("HISTORIES")
+	if root == "" {
+		root = filepath.Join(os.TempDir(), "kedge-robustness")
+	}
+	return filepath.Join(root, datastore, fmt.Sprint(seed))
+}
+
+// TestFaults makes a fault on purpose for each validator, which must notice it.
+func TestFaults(t *testing.T) {
+	harness.Require(t)
+	for fault, words := range served.Faults {
+		t.Run(fault, func(t *testing.T) {
+			t.Parallel()
+			on := newSQLite(t, "-fault", fault)
+			on.histories = t.TempDir()
+			on.nemeses, on.endpoints = []nemesis{{"none", func(*rand.Rand) { time.Sleep(time.Second) }}}, on.endpoints[1:] // the saboteur is behind the second one
+			v := run(t, judgeProgram(t), on, 1)
+			if !strings.Contains(v.Violation, words) {
+				t.Errorf("the judge says %+v", v)
+			}
+		})
+	}
+}
