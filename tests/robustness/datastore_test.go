@@ -281,4 +281,3 @@ func newShared(t *testing.T, make func(*testing.T, *harness.Network) *store.Stor
 	}
 	return on
 }
-

@@ -36,7 +36,7 @@ type target struct {
 	rows string
 	// histories is where violations leave their histories.
 	histories string
-	nemeses []nemesis
+	nemeses   []nemesis
 	// revive starts again what has ended by itself, as systemd would.
 	revive func()
 }

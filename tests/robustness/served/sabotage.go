@@ -2,6 +2,8 @@ package served
 
 import (
 	"context"
+	"log"
+	"strings"
 	"sync"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -14,7 +16,7 @@ import (
 var Faults = map[string]string{
 	"lost-write":     "linearization",
 	"stale-read":     "linearization",
-	"wrong-history":  "serializable",
+	"wrong-history":  "and /registry/pods/",
 	"reordered":      "broke Ordered",
 	"repeated":       "broke Unique",
 	"left-out":       "broke Reliable",
@@ -54,6 +56,7 @@ func (s *saboteur) strikes(fault string, fits bool) bool {
 		return false
 	}
 	s.done = true
+	log.Printf("sabotage: %s", fault)
 	return true
 }
 
@@ -106,6 +109,9 @@ func (s *saboteur) watch() func(*pb.WatchResponse) []*pb.WatchResponse {
 			return []*pb.WatchResponse{response}
 		}
 		event := response.Events[0]
+		if !strings.HasPrefix(string(event.Kv.Key), "/registry/pods/") {
+			return []*pb.WatchResponse{response}
+		}
 		update := event.Type == mvccpb.Event_PUT && event.PrevKv != nil
 		changed := proto.CloneOf(response)
 		switch {
