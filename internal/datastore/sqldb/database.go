@@ -156,6 +156,9 @@ func (d *Datastore) open(ctx context.Context) (*sql.DB, error) {
 			err = d.prepare(ctx, d.target.source)
 		}
 		if err == nil {
+			err = d.keepCase(ctx, db)
+		}
+		if err == nil {
 			d.faults.wrote()
 			log.Infof("Using %s", d.target)
 			return db, nil
@@ -200,6 +203,32 @@ func (d *Datastore) prepare(ctx context.Context, source string) error {
 	_, _, err := d.target.dialect.driver(ctx, &running, &drivers.Config{
 		DataSourceName: source, BackendTLSConfig: d.target.tls,
 	})
+	return err
+}
+
+// keepCase makes the table tell apart names that differ in case, and sort names by their
+// bytes, as etcd does. kine's table for MySQL does neither. Names of roles may have
+// upper-case letters, and a list in parts would leave out keys. The change of a large
+// table takes minutes, and happens once.
+//
+//upstream:relies-on github.com/k3s-io/kine/pkg/drivers/mysql/mysql.go
+func (d *Datastore) keepCase(ctx context.Context, db *sql.DB) error {
+	if d.target.dialect.folds == "" {
+		return nil
+	}
+	var folds int
+	if err := db.QueryRowContext(ctx, d.target.dialect.folds).Scan(&folds); err != nil || folds == 0 {
+		return err
+	}
+	_, err := db.ExecContext(ctx, d.target.dialect.keepCase)
+	if err == nil {
+		return nil
+	}
+	if explained, fatal := d.target.explain(err); fatal {
+		logrus.WithField("component", name).Warnf("The table kine takes names for equal that differ only in upper and lower case. "+
+			"Let the user change the table, with GRANT ALL ON %s.*, and restart kedge: %v", d.target.database, explained)
+		return nil
+	}
 	return err
 }
 

@@ -6,6 +6,7 @@ import (
 	"database/sql/driver"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -222,6 +223,43 @@ func TestServersShare(t *testing.T) {
 			t.Errorf("writer %v: %v", key, fault)
 			return true
 		})
+	})
+}
+
+// Names that differ in case are different, and sorted by their bytes. A list in parts
+// depends on that.
+func TestNamesKeepTheirCase(t *testing.T) {
+	eachDatabase(t, func(t *testing.T, i *instance) {
+		r := run(t, i.endpoint("names"))
+		want := []string{"ADMIN", "Admin", "B", "admin", "b", "c-d", "c.d"}
+		for _, name := range []string{"b", "B", "c.d", "Admin", "admin", "c-d", "ADMIN"} {
+			put(t, r.local, name, name, 0)
+		}
+		var got []string
+		options := kubernetes.ListOptions{Limit: 2}
+		for {
+			page, err := r.local.Kubernetes.List(t.Context(), prefix, options)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, kv := range page.Kvs {
+				got = append(got, strings.TrimPrefix(string(kv.Key), prefix))
+				if string(kv.Value) != got[len(got)-1] {
+					t.Errorf("%s has the value %s", kv.Key, kv.Value)
+				}
+			}
+			if page.Count <= int64(len(page.Kvs)) {
+				break
+			}
+			options.Revision, options.Continue = page.Revision, string(page.Kvs[len(page.Kvs)-1].Key)+"\x00"
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("listed %q, want %q", got, want)
+		}
+		none, err := r.local.Kubernetes.Get(t.Context(), prefix+"aDMIN", kubernetes.GetOptions{})
+		if err != nil || none.KV != nil {
+			t.Errorf("a key with other letters: got %v, %v, want none", none.KV, err)
+		}
 	})
 }
 
