@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"time"
 
 	"github.com/anishathalye/porcupine"
@@ -69,7 +68,7 @@ func (h *history) validate(logger *zap.Logger, reports []report.ClientReport, fo
 			// The violation counts, also without its picture.
 			_ = porcupine.VisualizePath(result.Linearization.Model, result.Linearization.Info, filepath.Join(folder, "linearization.html"))
 		}
-		return "linearization: " + h.obstacle(result.Linearization, reports), ""
+		return "linearization: the requests have no order. " + h.explain(reports), ""
 	}
 	if err := result.Assumptions.Error(); err != nil {
 		return "", "assumptions: " + err.Error()
@@ -78,47 +77,6 @@ func (h *history) validate(logger *zap.Logger, reports []report.ClientReport, fo
 		return err.Error(), ""
 	}
 	return "", ""
-}
-
-// obstacle describes where the longest order of requests ends that the model accepts: its last requests, and
-// those that ended first among the others.
-func (h *history) obstacle(result validate.LinearizationResult, reports []report.ClientReport) string {
-	type id struct {
-		client int
-		call   int64
-	}
-	placed, text := map[id]bool{}, "the requests have no order. The longest one ends with"
-	describe := func(op porcupine.Operation) {
-		text += fmt.Sprintf("\n\tclient %d, %d to %d: %s", op.ClientId, op.Call, op.Return, result.Model.DescribeOperation(op.Input, op.Output))
-	}
-	for _, partition := range result.Info.PartialLinearizationsOperations() {
-		var longest []porcupine.Operation
-		for _, order := range partition {
-			if len(order) > len(longest) {
-				longest = order
-			}
-		}
-		for _, op := range longest {
-			placed[id{op.ClientId, op.Call}] = true
-		}
-		for _, op := range longest[max(0, len(longest)-8):] {
-			describe(op)
-		}
-	}
-	var others []porcupine.Operation
-	for _, r := range reports {
-		for _, op := range r.KeyValue {
-			if response := op.Output.(model.MaybeEtcdResponse); response.Error == "" && !placed[id{op.ClientId, op.Call}] {
-				others = append(others, op)
-			}
-		}
-	}
-	slices.SortFunc(others, func(a, b porcupine.Operation) int { return int(a.Return - b.Return) })
-	text += "\nand there is no place for"
-	for _, op := range others[:min(3, len(others))] {
-		describe(op)
-	}
-	return text
 }
 
 // leave writes a history: as it was recorded, and as it was judged.

@@ -1,3 +1,5 @@
+//go:debug randseednop=0
+
 // Command suite drives a datastore with the traffic of etcd's robustness tests, records what its
 // clients see, and judges the history with etcd's models and validators. The tests in
 // tests/robustness run it on a host beside the datastore, and make faults meanwhile.
@@ -22,8 +24,6 @@ import (
 
 	"go.etcd.io/etcd/tests/v3/robustness/traffic"
 )
-
-//go:debug randseednop=0
 
 // Verdict is the result of a run.
 type Verdict struct {
