@@ -77,17 +77,20 @@ func TestRobustness(t *testing.T) {
 	runs, first := number(t, "RUNS", 1), number(t, "SEED", rand.Uint64N(1_000_000))
 	for _, datastore := range []struct {
 		name string
-		make func(*testing.T) *target
+		// start returns a function that makes an empty datastore for each run.
+		start func(*testing.T) func(*testing.T) *target
 	}{
-		{"SQLite", func(t *testing.T) *target { return newSQLite(t) }},
-		{"PostgreSQL", func(t *testing.T) *target { return newShared(t, store.NewPostgreSQL) }},
-		{"MariaDB", func(t *testing.T) *target { return newShared(t, store.NewMariaDB) }},
+		{"SQLite", fresh(func(t *testing.T) *target { return newSQLite(t) })},
+		{"PostgreSQL", fresh(func(t *testing.T) *target { return newShared(t, store.NewPostgreSQL) })},
+		{"MariaDB", fresh(func(t *testing.T) *target { return newShared(t, store.NewMariaDB) })},
+		{"etcd", newEtcd},
 	} {
 		t.Run(datastore.name, func(t *testing.T) {
 			t.Parallel()
+			prepare := datastore.start(t)
 			for seed := first; seed < first+runs; seed++ {
 				t.Run(fmt.Sprint("seed=", seed), func(t *testing.T) {
-					on := datastore.make(t)
+					on := prepare(t)
 					on.histories = historyFolder(datastore.name, seed)
 					v := run(t, judgeProgram(t), on, seed)
 					t.Logf("seed %d: %v", seed, v.Counts)
@@ -101,6 +104,11 @@ func TestRobustness(t *testing.T) {
 			}
 		})
 	}
+}
+
+// fresh is for datastores that each run starts anew.
+func fresh(start func(*testing.T) *target) func(*testing.T) func(*testing.T) *target {
+	return func(*testing.T) func(*testing.T) *target { return start }
 }
 
 // historyFolder returns where a violation leaves its history.

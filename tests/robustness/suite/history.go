@@ -39,7 +39,9 @@ func (c change) String() string {
 type history struct {
 	// etcd is true if the datastore is etcd. Of the others the model leaves out compactions, because
 	// they keep some revisions for longer, and compactKey, because SQLite may lose its last changes.
-	etcd    bool
+	etcd bool
+	// base is the revision at which the traffic began, with none of its keys.
+	base    int64
 	changes []change
 	// versions are those of the keys after each of the changes.
 	versions []int64
@@ -58,14 +60,14 @@ func (h *history) models(key string) bool {
 // seen, by a watch, by a read, or because its request succeeded. A change that nobody has seen, and
 // that is not stored, has not happened.
 func newHistory(reports []report.ClientReport, stored []change, etcd bool) *history {
-	h := &history{etcd: etcd, numbers: map[int64]int64{}}
+	h := &history{etcd: etcd, base: firstRevision(reports), numbers: map[int64]int64{}}
 	found := map[int64]change{}
 	note := func(source string, c change) {
-		if !h.models(c.key) {
+		if !h.models(c.key) || c.revision <= h.base {
 			return
 		}
 		if before, ok := found[c.revision]; ok && before != c {
-			h.faults = append(h.faults, fmt.Errorf("revision %d is %v, and %v for %s", c.revision, before, c, source))
+			h.object(fmt.Errorf("revision %d is %v, and %v for %s", c.revision, before, c, source))
 		}
 		found[c.revision] = c
 	}
@@ -102,6 +104,25 @@ func newHistory(reports []report.ClientReport, stored []change, etcd bool) *hist
 		h.numbers[c.revision] = int64(i) + 2
 	}
 	return h
+}
+
+// firstRevision returns the revision of the first answer.
+func firstRevision(reports []report.ClientReport) int64 {
+	for _, r := range reports {
+		for _, op := range r.KeyValue {
+			if response := op.Output.(model.MaybeEtcdResponse); response.Error == "" {
+				return response.Revision
+			}
+		}
+	}
+	return 0
+}
+
+// object notes a contradiction.
+func (h *history) object(fault error) {
+	if len(h.faults) < mostReasons {
+		h.faults = append(h.faults, fault)
+	}
 }
 
 // seenByRequest notes the changes that a request has made or found.

@@ -100,8 +100,11 @@ func (h *history) watch(w model.WatchOperation) model.WatchOperation {
 		for _, e := range response.Events {
 			if !h.models(e.Key) {
 				if !e.Match(asked) {
-					h.faults = append(h.faults, fmt.Errorf("a watch of %s got an event of %s", asked.Key, e.Key))
+					h.object(fmt.Errorf("a watch of %s got an event of %s", asked.Key, e.Key))
 				}
+				continue
+			}
+			if e.Revision <= h.base {
 				continue
 			}
 			e.Revision = h.of(e.Revision)
