@@ -76,7 +76,7 @@ func (p *process) start() {
 	}(p.cmd, p.exited)
 	harness.Eventually(p.t, patience, "the datastore on "+p.host.Name, func() error {
 		text, err := os.ReadFile(p.log)
-		if err == nil && strings.Count("\n"+string(text), "\nready\n") < p.starts {
+		if err == nil && strings.Count(string(text), served.Ready) < p.starts {
 			err = fmt.Errorf("it is not ready")
 		}
 		return err
@@ -146,9 +146,7 @@ func newSQLite(t *testing.T, args ...string) *target {
 	t.Helper()
 	network := harness.NewNetwork(t)
 	server, client := network.NewHost(t, "server"), network.NewHost(t, "client")
-	s := &sqliteTarget{disk: slowfs.Mount(t, server, databaseFolder, slowfs.Limits{}), rows: filepath.Join(t.TempDir(), "rows.json")}
-	s.process = newProcess(t, server, args...)
-	s.start()
+	s := newSQLiteOn(t, server, args...)
 	on := &target{endpoints: addresses(server), client: client, rows: s.rows, revive: s.revive}
 	on.nemeses = append(links(client),
 		nemesis{"kill -9", func(*rand.Rand) { s.end(unix.SIGKILL) }},
@@ -172,6 +170,16 @@ func newSQLite(t *testing.T, args ...string) *target {
 		}},
 	)
 	return on
+}
+
+// newSQLiteOn starts SQLite's datastore on a host, with a disk of its own.
+func newSQLiteOn(t *testing.T, server *harness.Host, args ...string) *sqliteTarget {
+	t.Helper()
+	s := &sqliteTarget{disk: slowfs.Mount(t, server, databaseFolder, slowfs.Limits{}), rows: filepath.Join(t.TempDir(), "rows.json")}
+	t.Cleanup(s.disk.Resume)
+	s.process = newProcess(t, server, args...)
+	s.start()
+	return s
 }
 
 // cutPower cuts the power of the server and its disk.
@@ -215,12 +223,22 @@ func (s *sqliteTarget) saveRows() error {
 		return err
 	}
 	defer file.Close()
+	// Between what is swept and what is reserved, the database has all that has happened.
+	var span struct{ Swept, Reserved sql.NullInt64 }
+	err = db.QueryRow("SELECT (SELECT MAX(prev_revision) FROM kine WHERE name = 'compact_rev_key'), (SELECT seq FROM sqlite_sequence WHERE name = 'kine')").
+		Scan(&span.Swept, &span.Reserved)
+	if err != nil {
+		return err
+	}
+	encoder := json.NewEncoder(file)
+	if err := encoder.Encode(map[string]int64{"from": span.Swept.Int64 + 1, "to": span.Reserved.Int64}); err != nil {
+		return err
+	}
 	found, err := db.Query("SELECT id, name, deleted, value FROM kine WHERE name LIKE '/registry/pods/%' ORDER BY id")
 	if err != nil {
 		return err
 	}
 	defer found.Close()
-	encoder := json.NewEncoder(file)
 	for found.Next() {
 		var row struct {
 			Revision int64

@@ -35,6 +35,9 @@ const (
 	ProcessPort = "2380"
 )
 
+// Ready is what Main prints when the ports answer.
+const Ready = "the ports answer"
+
 // Main serves a datastore until the process gets SIGTERM. It prints what it cannot do, and returns
 // the exit status.
 //
@@ -112,7 +115,7 @@ func servePorts(ctx context.Context, d datastore.Datastore, socket, fault string
 	pb.RegisterKVServer(server, front)
 	pb.RegisterWatchServer(server, front)
 	go relay(relayed, socket)
-	fmt.Println("ready")
+	fmt.Println(Ready)
 	if err := server.Serve(listener); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
 		return err
 	}

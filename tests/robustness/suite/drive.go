@@ -25,8 +25,9 @@ const (
 	pause = 100 * time.Millisecond
 	// requestTimeout is longer than etcd's own tests have it, because the machine may be busy.
 	requestTimeout = time.Second
-	// compaction is the time between two compactions.
-	compaction = 500 * time.Millisecond
+	// compaction is the time between two compactions. The watches of all keys have this time to come
+	// back after a fault: see history.gap.
+	compaction = 2 * time.Second
 )
 
 // driver makes the traffic of a run, and records it.

@@ -205,37 +205,84 @@ func (h *history) requests() []model.EtcdRequest {
 	return requests
 }
 
-// readRows reads rows of the form {"revision": 1, "key": "…", "value": "…", "deleted": false} from a
-// file, or none if its name is empty.
-func readRows(file string) ([]change, error) {
+// stored is what the tests have read from the storage of a datastore that did not run.
+type stored struct {
+	changes []change
+	// spans are the revisions of which all changes are known.
+	spans []span
+}
+
+// span has the revisions from one to another.
+type span struct{ from, to int64 }
+
+// readRows reads a file with a row for each change, {"revision": 1, "key": "…", "value": "…", "deleted":
+// false}, and for each span of revisions of which it has all changes, {"from": 1, "to": 2}. A file
+// without a name is empty.
+func readRows(file string) (s stored, err error) {
 	if file == "" {
-		return nil, nil
+		return s, nil
 	}
 	opened, err := os.Open(file)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
+		return s, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("read rows: %w", err)
+		return s, fmt.Errorf("read rows: %w", err)
 	}
 	defer opened.Close()
-	var rows []change
 	decoder := json.NewDecoder(bufio.NewReader(opened))
 	for decoder.More() {
 		var row struct {
-			Revision int64
-			Key      string
-			Value    string
-			Deleted  bool
+			Revision, From, To int64
+			Key, Value         string
+			Deleted            bool
 		}
 		if err := decoder.Decode(&row); err != nil {
-			return nil, fmt.Errorf("read rows of %s: %w", file, err)
+			return s, fmt.Errorf("read rows of %s: %w", file, err)
+		}
+		if row.To > 0 {
+			s.spans = append(s.spans, span{row.From, row.To})
+			continue
 		}
 		c := change{revision: row.Revision, key: row.Key, deleted: row.Deleted}
 		if !row.Deleted {
 			c.value = model.ToValueOrHash(row.Value)
 		}
-		rows = append(rows, c)
+		s.changes = append(s.changes, c)
 	}
-	return rows, nil
+	return s, nil
+}
+
+// gap returns revisions of which it is not known whether there were changes: when nobody watched all keys, and that are not stored.
+// If a client is cut off for long, the changes meanwhile may be compacted before it comes back.
+func (h *history) gap(reports []report.ClientReport, spans []span) (missing span, found bool) {
+	spans = slices.Clone(spans)
+	for _, r := range reports {
+		for _, w := range r.Watch {
+			if w.Request.Key != "" || w.Request.Revision <= 0 {
+				continue
+			}
+			last := int64(0)
+			for _, response := range w.Responses {
+				if response.IsProgressNotify {
+					last = response.Revision
+				}
+				for _, e := range response.Events {
+					last = e.Revision
+				}
+			}
+			spans = append(spans, span{w.Request.Revision, last})
+		}
+	}
+	slices.SortFunc(spans, func(a, b span) int { return int(a.from - b.from) })
+	known := h.base
+	for _, s := range spans {
+		if s.to > known {
+			if s.from > known+1 {
+				return span{known + 1, s.from - 1}, true
+			}
+			known = s.to
+		}
+	}
+	return span{}, false
 }

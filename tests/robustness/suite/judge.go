@@ -27,8 +27,8 @@ type Counts struct {
 
 // judge returns what etcd's validators say of a history. If they object, it leaves the history in a
 // folder.
-func judge(reports []report.ClientReport, stored []change, etcd bool, folder string) Verdict {
-	h := newHistory(reports, stored, etcd)
+func judge(reports []report.ClientReport, stored stored, etcd bool, folder string) Verdict {
+	h := newHistory(reports, stored.changes, etcd)
 	translated := h.translate(reports)
 	verdict := Verdict{Counts: count(reports, h)}
 	logger, err := zap.Config{
@@ -39,8 +39,11 @@ func judge(reports []report.ClientReport, stored []change, etcd bool, folder str
 		verdict.Inconclusive = err.Error()
 		return verdict
 	}
+	missing, incomplete := h.gap(reports, stored.spans)
 	if err := errors.Join(h.faults...); err != nil {
 		verdict.Violation = "history: " + err.Error()
+	} else if incomplete {
+		verdict.Inconclusive = fmt.Sprintf("nobody watched revisions %d to %d before they were compacted", missing.from, missing.to)
 	} else {
 		verdict.Violation, verdict.Inconclusive = h.validate(logger, translated, folder)
 	}
