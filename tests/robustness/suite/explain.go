@@ -3,7 +3,6 @@ package main
 import (
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/anishathalye/porcupine"
 	"go.etcd.io/etcd/tests/v3/robustness/model"
@@ -16,8 +15,7 @@ const mostReasons = 5
 // explain says why the requests of a translated history have no order. Every answer has a revision. So
 // an answer is wrong if the model gives another one at this revision, or if an earlier request was
 // answered at a later revision.
-func (h *history) explain(reports []report.ClientReport) string {
-	var reasons []string
+func (h *history) explain(reports []report.ClientReport) (reasons []string) {
 	replay := model.NewReplay(h.requests())
 	describe := model.NonDeterministicModel(nil).DescribeOperation
 	show := func(op porcupine.Operation) string {
@@ -65,7 +63,7 @@ func (h *history) explain(reports []report.ClientReport) string {
 	if more > 0 {
 		reasons = append(reasons[:mostReasons], fmt.Sprintf("and %d more", more))
 	}
-	return strings.Join(append([]string{""}, reasons...), "\n\t")
+	return reasons
 }
 
 // wrote tells whether a successful transaction has changed something.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/anishathalye/porcupine"
@@ -15,7 +16,7 @@ import (
 )
 
 // linearizationTimeout limits the search for an order of all requests.
-const linearizationTimeout = 5 * time.Minute
+const linearizationTimeout = 2 * time.Minute
 
 // Counts says how much a history has.
 type Counts struct {
@@ -65,13 +66,16 @@ func (h *history) validate(logger *zap.Logger, reports []report.ClientReport, fo
 	result := validate.ValidateAndReturnVisualize(logger, validate.Config{ExpectRevisionUnique: true}, reports, h.requests(), linearizationTimeout)
 	switch result.Linearization.Status {
 	case validate.Timeout, validate.DeadlineExceeded:
+		if reasons := h.explain(reports); len(reasons) > 0 {
+			return "linearization: " + strings.Join(reasons, "\n\t"), ""
+		}
 		return "", "linearization: " + result.Linearization.String()
 	case validate.Failure:
 		if folder != "" && os.MkdirAll(folder, 0o755) == nil {
 			// The violation counts, also without its picture.
 			_ = porcupine.VisualizePath(result.Linearization.Model, result.Linearization.Info, filepath.Join(folder, "linearization.html"))
 		}
-		return "linearization: the requests have no order. " + h.explain(reports), ""
+		return "linearization: the requests have no order\n\t" + strings.Join(h.explain(reports), "\n\t"), ""
 	}
 	if err := result.Assumptions.Error(); err != nil {
 		return "", "assumptions: " + err.Error()

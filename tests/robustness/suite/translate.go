@@ -13,13 +13,16 @@ import (
 // with no other keys than those of the traffic.
 func (h *history) translate(reports []report.ClientReport) []report.ClientReport {
 	translated := make([]report.ClientReport, len(reports))
+	fates := h.newFates(reports)
 	for i, r := range reports {
 		translated[i] = report.ClientReport{ClientID: r.ClientID}
 		for _, op := range r.KeyValue {
 			if request := op.Input.(model.EtcdRequest); h.leavesOut(request) {
 				continue
 			}
-			translated[i].KeyValue = append(translated[i].KeyValue, h.operation(op))
+			if op, happened := fates.resolve(h.operation(op)); happened {
+				translated[i].KeyValue = append(translated[i].KeyValue, op)
+			}
 		}
 		for _, w := range r.Watch {
 			translated[i].Watch = append(translated[i].Watch, h.watch(w))
