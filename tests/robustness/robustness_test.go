@@ -86,23 +86,55 @@ func TestRobustness(t *testing.T) {
 	} {
 		t.Run(datastore.name, func(t *testing.T) {
 			t.Parallel()
-			prepare := datastore.start(t)
+			prepare, total := datastore.start(t), &totals{}
 			for seed := first; seed < first+runs; seed++ {
 				t.Run(fmt.Sprint("seed=", seed), func(t *testing.T) {
 					on := prepare(t)
 					on.histories = historyFolder(datastore.name, seed)
-					v := run(t, judgeProgram(t), on, seed)
-					t.Logf("seed %d: %v", seed, v.Counts)
-					if v.Violation != "" {
-						t.Errorf("seed %d: %s; the history is in %s", seed, v.Violation, on.histories)
-					}
-					if v.Inconclusive != "" {
-						t.Logf("seed %d shows nothing: %s", seed, v.Inconclusive)
-					}
+					total.add(t, seed, run(t, judgeProgram(t), on, seed), on.histories)
 				})
 			}
+			t.Logf("%s, seeds %d to %d: %v", datastore.name, first, first+runs-1, total)
 		})
 	}
+}
+
+// leastChanges is how many changes a run needs to show something. A machine that is busy with other things may make fewer.
+const leastChanges = 100
+
+// totals are those of all runs of a datastore.
+type totals struct {
+	runs, judged, violations                   int
+	requests, failed, changes, watches, events int
+}
+
+func (s *totals) String() string {
+	return fmt.Sprintf("%d runs, %d judged, %d violations; %d requests, of which %d without an answer, %d changes, %d watches with %d events",
+		s.runs, s.judged, s.violations, s.requests, s.failed, s.changes, s.watches, s.events)
+}
+
+// add adds a run, and fails the test if there is a violation.
+func (s *totals) add(t *testing.T, seed uint64, v verdict, histories string) {
+	t.Helper()
+	t.Logf("seed %d: %v", seed, v.Counts)
+	s.runs++
+	if v.Violation == "" && v.Inconclusive == "" && v.Counts["Changes"] < leastChanges {
+		v.Inconclusive = "there are too few changes"
+	}
+	switch {
+	case v.Violation != "":
+		s.violations++
+		t.Errorf("seed %d: %s\nThe history is in %s", seed, v.Violation, histories)
+	case v.Inconclusive != "":
+		t.Logf("seed %d shows nothing: %s", seed, v.Inconclusive)
+		return
+	}
+	s.judged++
+	s.requests += v.Counts["Requests"]
+	s.failed += v.Counts["Failed"]
+	s.changes += v.Counts["Changes"]
+	s.watches += v.Counts["Watches"]
+	s.events += v.Counts["Events"]
 }
 
 // fresh is for datastores that each run starts anew.

@@ -158,9 +158,16 @@ func (d *Datastore) open(ctx context.Context) (*sql.DB, error) {
 		if err == nil {
 			err = d.keepCase(ctx, db)
 		}
+		var advice string
+		if err == nil {
+			advice, err = d.advice(ctx, db)
+		}
 		if err == nil {
 			d.faults.wrote()
 			log.Infof("Using %s", d.target)
+			if advice != "" {
+				log.Warn(advice)
+			}
 			return db, nil
 		}
 		if explained, fatal := d.target.explain(err); fatal || ctx.Err() != nil {
@@ -230,6 +237,22 @@ func (d *Datastore) keepCase(ctx context.Context, db *sql.DB) error {
 		return nil
 	}
 	return err
+}
+
+// advice returns what the user should change in the settings of the database, or an
+// empty text. Servers hand changes to their clients as soon as they see them. If a
+// crash of the database undoes such a change, its revision is used for another
+// one, and the clients never notice.
+func (d *Datastore) advice(ctx context.Context, db *sql.DB) (string, error) {
+	if d.target.dialect.early == "" {
+		return "", nil
+	}
+	var early bool
+	if err := db.QueryRowContext(ctx, d.target.dialect.early).Scan(&early); err != nil || !early {
+		return "", err
+	}
+	return fmt.Sprintf("%s shows changes before they are on its disk. After a crash of the database, servers may remember changes that are gone. %s",
+		d.target, d.target.dialect.beOnTime), nil
 }
 
 // start starts the backend. If the database goes away meanwhile, it tries again.

@@ -263,6 +263,39 @@ func TestNamesKeepTheirCase(t *testing.T) {
 	})
 }
 
+// MariaDB shows changes early by default. PostgreSQL never does.
+func TestAdvice(t *testing.T) {
+	eachDatabase(t, func(t *testing.T, i *instance) {
+		advice := func(database string) string {
+			t.Helper()
+			r := run(t, i.endpoint(database))
+			db := sql.OpenDB(r.target.connector)
+			defer db.Close()
+			text, err := r.advice(t.Context(), db)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return text
+		}
+		text := advice("before")
+		if strings.Contains(i.command[0], "postgres") {
+			if text != "" {
+				t.Errorf("got %q, want none", text)
+			}
+			return
+		}
+		if !strings.Contains(text, "Set log_bin and sync_binlog=1") {
+			t.Errorf("got %q, want the settings", text)
+		}
+		i.stop()
+		i.command = append(i.command, "--log-bin=binlog", "--sync-binlog=1")
+		i.start()
+		if text := advice("after"); text != "" {
+			t.Errorf("with these settings: got %q, want none", text)
+		}
+	})
+}
+
 // A change is being written while one with a later revision is complete. A read at
 // that revision waits for it: at its revision, every answer is right for ever.
 func TestReadsWaitForEarlierRevisions(t *testing.T) {
