@@ -1,6 +1,7 @@
 package robustness
 
 import (
+	"context"
 	"database/sql"
 	"encoding/json"
 	"fmt"
@@ -101,6 +102,20 @@ func (p *process) ended() bool {
 	}
 }
 
+// waitAnswer waits until the datastore answers, so that a fault does not begin before the one before
+// is over.
+func (p *process) waitAnswer() {
+	p.t.Helper()
+	client := connect(p.t, p.host)
+	defer client.Close()
+	harness.Eventually(p.t, patience, "the datastore on "+p.host.Name+" to answer", func() error {
+		ctx, cancel := context.WithTimeout(p.t.Context(), 5*time.Second)
+		defer cancel()
+		_, err := client.Client.Get(ctx, "any")
+		return err
+	})
+}
+
 // pause stops the process for a while.
 func (p *process) pause(random *rand.Rand) {
 	p.signal(unix.SIGSTOP)
@@ -195,13 +210,13 @@ func (s *sqliteTarget) cutPower(*rand.Rand) {
 // revive starts the datastore again, if it has ended.
 func (s *sqliteTarget) revive() {
 	s.t.Helper()
-	if !s.ended() {
-		return
+	if s.ended() {
+		if err := s.saveRows(); err != nil {
+			s.t.Fatalf("read the rows of the database: %v", err)
+		}
+		s.start()
 	}
-	if err := s.saveRows(); err != nil {
-		s.t.Fatalf("read the rows of the database: %v", err)
-	}
-	s.start()
+	s.waitAnswer()
 }
 
 // saveRows adds all rows of a database that nobody uses to the file for the judge. It reads a copy,
@@ -295,6 +310,7 @@ func newShared(t *testing.T, make func(*testing.T, *harness.Network) *store.Stor
 			if server.ended() {
 				server.start()
 			}
+			server.waitAnswer()
 		}
 	}
 	return on
