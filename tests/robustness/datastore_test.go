@@ -157,7 +157,7 @@ type sqliteTarget struct {
 	rows string
 }
 
-func newSQLite(t *testing.T, args ...string) *target {
+func newSQLite(t *testing.T, args ...string) (*target, *sqliteTarget) {
 	t.Helper()
 	network := harness.NewNetwork(t)
 	server, client := network.NewHost(t, "server"), network.NewHost(t, "client")
@@ -184,7 +184,29 @@ func newSQLite(t *testing.T, args ...string) *target {
 			s.disk.Refuse(0)
 		}},
 	)
-	return on
+	return on, s
+}
+
+// forget kills the datastore, and puts its files back as they were some time before. No disk may do that.
+func (s *sqliteTarget) forget(random *rand.Rand) {
+	s.t.Helper()
+	folder, kept := s.host.Path(databaseFolder), s.t.TempDir()
+	s.signal(unix.SIGSTOP)
+	s.copyDatabase(folder, kept)
+	s.signal(unix.SIGCONT)
+	time.Sleep(between(random, time.Second, 2*time.Second))
+	s.end(unix.SIGKILL)
+	s.copyDatabase(kept, folder)
+}
+
+// copyDatabase copies the database and its log.
+func (s *sqliteTarget) copyDatabase(from, to string) {
+	s.t.Helper()
+	for _, name := range []string{"state.db", "state.db-wal"} {
+		if err := harness.CopyFile(filepath.Join(from, name), filepath.Join(to, name)); err != nil && !os.IsNotExist(err) {
+			s.t.Fatalf("copy the database: %v", err)
+		}
+	}
 }
 
 // newSQLiteOn starts SQLite's datastore on a host, with a disk of its own.
@@ -223,11 +245,7 @@ func (s *sqliteTarget) revive() {
 // because SQLite would write the log of a crash into the database.
 func (s *sqliteTarget) saveRows() error {
 	folder := s.t.TempDir()
-	for _, name := range []string{"state.db", "state.db-wal"} {
-		if err := harness.CopyFile(filepath.Join(s.host.Path(databaseFolder), name), filepath.Join(folder, name)); err != nil && !os.IsNotExist(err) {
-			return err
-		}
-	}
+	s.copyDatabase(s.host.Path(databaseFolder), folder)
 	db, err := sql.Open("sqlite3", filepath.Join(folder, "state.db"))
 	if err != nil {
 		return err

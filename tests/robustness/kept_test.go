@@ -37,6 +37,8 @@ type kept struct {
 	deferred []keptChange
 	// renewed has Leases that were renewed. A crash undoes the renewals, and an orderly stop keeps them.
 	renewed map[string]string
+	// holders has the holder of each Lease.
+	holders map[string]string
 	// seen is the last revision that the client has seen.
 	seen int64
 	// revisions has the revision of each present key.
@@ -128,7 +130,7 @@ func TestWhatSQLiteKeeps(t *testing.T) {
 	random := rand.New(rand.NewPCG(seed, 1))
 	network := harness.NewNetwork(t)
 	s := newSQLiteOn(t, network.NewHost(t, "server"))
-	k := &kept{durable: map[string]string{}, renewed: map[string]string{}, revisions: map[string]int64{}}
+	k := &kept{durable: map[string]string{}, renewed: map[string]string{}, holders: map[string]string{}, revisions: map[string]int64{}}
 	lost := 0
 	for round := range keptRounds {
 		client := connect(t, s.host)
@@ -218,16 +220,11 @@ func (k *kept) next(random *rand.Rand, name string) keptChange {
 	switch draw := random.IntN(100); {
 	case draw < 3:
 		return keptChange{"/registry/pods/default/" + name, name, durable}
-	case draw < 5, k.revisions[lease] == 0:
-		return keptChange{lease, leaseOf("holder-"+name, 0), durable}
+	case draw < 5, k.holders[lease] == "":
+		k.holders[lease] = name
+		return keptChange{lease, leaseOf(name, 0), durable}
 	case draw < 50:
-		holder := k.durable[lease]
-		holder = holder[strings.Index(holder, "holder-"):]
-		end := strings.IndexFunc(holder, func(r rune) bool { return !strings.ContainsRune("holder-0123456789", r) })
-		if end >= 0 {
-			holder = holder[:end]
-		}
-		return keptChange{lease, leaseOf(holder, random.IntN(1_000_000)), renewal}
+		return keptChange{lease, leaseOf(k.holders[lease], random.IntN(1_000_000)), renewal}
 	case draw < 60:
 		for key := range k.present() {
 			if strings.HasPrefix(key, "/registry/events/") {
@@ -291,6 +288,7 @@ func (k *kept) check(t *testing.T, when string, client *kubernetes.Client, order
 	if !orderly {
 		undone = len(possible) - 1 - matches + len(k.renewed)
 	}
+	clear(k.holders) // a change of a holder may be undone, so the next change of each Lease is one again
 	seen := k.seen
 	k.durable, k.deferred, k.renewed, k.revisions, k.seen = found, nil, map[string]string{}, revisions, max(seen, now)
 	k.wantWatch(ctx, t, when, client, orderly, seen, now)

@@ -79,7 +79,7 @@ func TestRobustness(t *testing.T) {
 		// start returns a function that makes an empty datastore for each run.
 		start func(*testing.T) func(*testing.T) *target
 	}{
-		{"SQLite", fresh(func(t *testing.T) *target { return newSQLite(t) })},
+		{"SQLite", fresh(func(t *testing.T) *target { on, _ := newSQLite(t); return on })},
 		{"PostgreSQL", fresh(func(t *testing.T) *target { return newShared(t, store.NewPostgreSQL) })},
 		{"MariaDB", fresh(func(t *testing.T) *target { return newShared(t, store.NewMariaDB) })},
 		{"etcd", newEtcd},
@@ -157,7 +157,7 @@ func TestFaults(t *testing.T) {
 	for fault, words := range served.Faults {
 		t.Run(fault, func(t *testing.T) {
 			t.Parallel()
-			on := newSQLite(t, "-fault", fault)
+			on, _ := newSQLite(t, "-fault", fault)
 			on.histories = t.TempDir()
 			on.nemeses, on.endpoints = nil, on.endpoints[1:] // the saboteur is behind the second one
 			v := run(t, judgeProgram(t), on, 2)              // an even seed is for traffic with updates
@@ -166,4 +166,12 @@ func TestFaults(t *testing.T) {
 			}
 		})
 	}
+	t.Run("a disk that forgets", func(t *testing.T) {
+		t.Parallel()
+		on, sqlite := newSQLite(t)
+		on.histories, on.nemeses = t.TempDir(), []nemesis{{"a disk that forgets", sqlite.forget}}
+		if v := run(t, judgeProgram(t), on, 2); v.Violation == "" {
+			t.Errorf("the judge says %+v", v)
+		}
+	})
 }
