@@ -115,6 +115,15 @@ func TestJudge(t *testing.T) {
 			r.get(pod, 15, kv("1", 15, 0))
 			r.watch(11, event(pod, "1", 15, true))
 		}},
+		"two requests without an answer for one change": {history: func(r *recorded) {
+			r.put(pod, "1", 0, 15)
+			r.put(pod, "2", 15, 0)
+			r.get(pod, 16, kv("2", 16, 0))
+			late := r.clients[2].KeyValue[0]
+			late.Call, late.Return, late.ClientId = 101, 102, 50
+			r.clients = append([]report.ClientReport{{ClientID: 50, KeyValue: []porcupine.Operation{late}}}, r.clients...)
+			r.watch(11, event(pod, "1", 15, true), event(pod, "2", 16, false))
+		}},
 		"nobody watched": {want: "nobody watched revisions 11 to 14", history: func(r *recorded) {
 			r.put(pod, "1", 0, 15)
 			r.watch(15, event(pod, "1", 15, true))
