@@ -132,7 +132,11 @@ func (b *Backend) Get(ctx context.Context, key string, revision int64, keysOnly 
 	if err != nil {
 		return 0, nil, err
 	}
-	event, err := b.latest(ctx, key, at, !keysOnly)
+	// Databases find the last change of all faster than the last one up to a revision.
+	event, err := b.latest(ctx, key, revision, !keysOnly)
+	if err == nil && event != nil && event.KV.ModRevision > at {
+		event, err = b.latest(ctx, key, at, !keysOnly)
+	}
 	if err == nil {
 		err = b.check(ctx, revision, now)
 	}
