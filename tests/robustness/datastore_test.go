@@ -258,8 +258,8 @@ func (s *sqliteTarget) saveRows() error {
 	defer file.Close()
 	// Between what is swept and what is reserved, the database has all that has happened.
 	var span struct{ Swept, Reserved sql.NullInt64 }
-	err = db.QueryRow("SELECT (SELECT MAX(prev_revision) FROM kine WHERE name = 'compact_rev_key'), (SELECT seq FROM sqlite_sequence WHERE name = 'kine')").
-		Scan(&span.Swept, &span.Reserved)
+	err = db.QueryRow(`SELECT (SELECT MAX(prev_revision) FROM kine WHERE name = 'compact_rev_key'),
+		(SELECT seq FROM sqlite_sequence WHERE name = 'kine')`).Scan(&span.Swept, &span.Reserved)
 	if err != nil {
 		return err
 	}

@@ -267,7 +267,8 @@ func (k *kept) check(t *testing.T, when string, client *kubernetes.Client, order
 		for _, kv := range list.Kvs {
 			found[string(kv.Key)], revisions[string(kv.Key)] = string(kv.Value), kv.ModRevision
 			if strings.HasPrefix(string(kv.Key), "/registry/leases/") && !orderly && kv.ModRevision <= k.seen {
-				t.Errorf("%s: %s is at revision %d, which a client may have seen with a later value: %d was seen", when, kv.Key, kv.ModRevision, k.seen)
+				t.Errorf("%s: %s is at revision %d, which a client may have seen with a later value: %d was seen",
+					when, kv.Key, kv.ModRevision, k.seen)
 			}
 		}
 		now = list.Revision
@@ -283,7 +284,8 @@ func (k *kept) check(t *testing.T, when string, client *kubernetes.Client, order
 		}
 	}
 	if matches < 0 {
-		t.Errorf("%s: %d keys are none of %d possible states: of the last one these differ: %v", when, len(found), len(possible), differences(possible[len(possible)-1], found))
+		t.Errorf("%s: %d keys are none of %d possible states: of the last one these differ: %v",
+			when, len(found), len(possible), differences(possible[len(possible)-1], found))
 	}
 	if !orderly {
 		undone = len(possible) - 1 - matches + len(k.renewed)

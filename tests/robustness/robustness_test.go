@@ -99,7 +99,8 @@ func TestRobustness(t *testing.T) {
 	}
 }
 
-// leastChanges is how many changes a run needs to show something. A machine that is busy with other things may make fewer.
+// leastChanges is how many changes a run needs to show something. A machine that is busy with other things may make
+// fewer.
 const leastChanges = 100
 
 // totals are those of all runs of a datastore.

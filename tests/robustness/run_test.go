@@ -62,6 +62,7 @@ type judge struct {
 	input  io.WriteCloser
 	output *bufio.Scanner
 	wait   func() error
+	kill   func() error
 }
 
 // startJudge starts the traffic, and waits until it runs.
@@ -99,6 +100,7 @@ func startJudge(t *testing.T, program string, on *target, seed uint64) *judge {
 	if err != nil {
 		t.Fatalf("start judge: %v", err)
 	}
+	j.kill = command.Process.Kill
 	t.Cleanup(func() {
 		if text, _ := os.ReadFile(errors.Name()); t.Failed() && len(text) > 0 {
 			t.Logf("the judge says:\n%s", tail(string(text)))
@@ -123,7 +125,7 @@ func (j *judge) end(rows string) verdict {
 		j.t.Fatalf("end the traffic: %v", err)
 	}
 	last := ""
-	timer := time.AfterFunc(harness.Slowly(judgePatience), func() { j.input.Close() })
+	timer := time.AfterFunc(harness.Slowly(judgePatience), func() { _ = j.kill() }) // it may have ended
 	defer timer.Stop()
 	for j.output.Scan() {
 		last = j.output.Text()

@@ -47,7 +47,7 @@ type history struct {
 	versions []int64
 	// numbers has the number of each revision at which there is a change.
 	numbers map[int64]int64
-	// faults are contradictions in what clients have seen.
+	// faults are the first contradictions in what clients have seen.
 	faults []error
 }
 
@@ -253,8 +253,8 @@ func readRows(file string) (s stored, err error) {
 	return s, nil
 }
 
-// gap returns revisions of which it is not known whether there were changes: when nobody watched all keys, and that are not stored.
-// If a client is cut off for long, the changes meanwhile may be compacted before it comes back.
+// gap returns revisions of which nobody knows the changes: no client watched all keys then, and no span has them. If a
+// client is cut off for long, the changes meanwhile may be compacted before it comes back.
 func (h *history) gap(reports []report.ClientReport, spans []span) (missing span, found bool) {
 	spans = slices.Clone(spans)
 	for _, r := range reports {
