@@ -108,14 +108,17 @@ func (s *stream) create(ctx context.Context, id int64, r *pb.WatchCreateRequest)
 	if err := s.send(&pb.WatchResponse{Header: now.Header, WatchId: id, Created: true}); err != nil {
 		return err
 	}
+	sabotage := s.front.saboteur.watch(r.PrevKv)
 	s.running.Go(func() {
-		s.follow(ctx, id, key, clientv3.WithRange(end), clientv3.WithRev(revision), clientv3.WithPrevKV())
+		s.follow(ctx, id, sabotage, key, clientv3.WithRange(end), clientv3.WithRev(revision), clientv3.WithPrevKV())
 	})
 	return nil
 }
 
-func (s *stream) follow(ctx context.Context, id int64, key string, options ...clientv3.OpOption) {
-	sabotage := s.front.saboteur.watch()
+// follow sends the responses of a watch, after sabotage.
+func (s *stream) follow(
+	ctx context.Context, id int64, sabotage func(*pb.WatchResponse) []*pb.WatchResponse, key string, options ...clientv3.OpOption,
+) {
 	for response := range s.client.Watch(ctx, key, options...) {
 		if response.Canceled {
 			s.end(id, &pb.WatchResponse{Header: response.Header, CompactRevision: response.CompactRevision})

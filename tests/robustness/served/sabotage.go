@@ -30,21 +30,23 @@ var Faults = map[string]string{
 // warmUp is how many opportunities a saboteur lets pass, so that there is a history to contradict.
 const warmUp = 40
 
-// saboteur makes one fault, once. Without a fault it does nothing.
+// mostFaults is how often a saboteur makes its fault. Once would not do: the watch that gets it may be about to end.
+const mostFaults = 3
+
+// saboteur makes one kind of fault. Without a fault it does nothing.
 type saboteur struct {
 	fault string
 	mu    sync.Mutex
-	// passed counts the opportunities.
-	passed int
-	done   bool
+	// passed counts the opportunities, and made the faults.
+	passed, made int
 	// old is a list from before.
 	old *pb.RangeResponse
 }
 
 func newSaboteur(fault string) *saboteur { return &saboteur{fault: fault} }
 
-// strikes tells whether the fault is to be made now. It is, once, if it is the one of that name and
-// the opportunity fits.
+// strikes tells whether the fault is to be made now. It is if it is the one of that name, the
+// opportunity fits, and there have not been enough.
 func (s *saboteur) strikes(fault string, fits bool) bool {
 	if s.fault != fault {
 		return false
@@ -52,10 +54,10 @@ func (s *saboteur) strikes(fault string, fits bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.passed++
-	if !fits || s.done || s.passed < warmUp {
+	if !fits || s.made >= mostFaults || s.passed < warmUp {
 		return false
 	}
-	s.done = true
+	s.made++
 	log.Printf("sabotage: %s", fault)
 	return true
 }
@@ -98,8 +100,9 @@ func (s *saboteur) read(r *pb.RangeRequest, response *pb.RangeResponse) *pb.Rang
 	return response
 }
 
-// watch returns a function for the responses of one watch. It returns what is to be sent.
-func (s *saboteur) watch() func(*pb.WatchResponse) []*pb.WatchResponse {
+// watch returns a function for the responses of one watch, which may want previous values. The function returns
+// what is to be sent.
+func (s *saboteur) watch(previous bool) func(*pb.WatchResponse) []*pb.WatchResponse {
 	var held *pb.WatchResponse
 	first := true
 	return func(response *pb.WatchResponse) []*pb.WatchResponse {
@@ -122,13 +125,13 @@ func (s *saboteur) watch() func(*pb.WatchResponse) []*pb.WatchResponse {
 		case s.strikes("reordered", true):
 			held = response
 			return nil
-		case s.strikes("repeated", true):
+		case s.strikes("repeated", len(response.Events) == 1): // several at once would break the order
 			return []*pb.WatchResponse{response, changed}
 		case s.strikes("left-out", !beginning), s.strikes("begun-late", beginning):
 			return nil
 		case s.strikes("early-bookmark", true):
 			return []*pb.WatchResponse{response, {Header: &pb.ResponseHeader{Revision: response.Header.Revision + 20}}}
-		case s.strikes("wrong-previous", update):
+		case s.strikes("wrong-previous", update && previous):
 			changed.Events[0].PrevKv.Value = []byte("wrong")
 		case s.strikes("not-created", update):
 			changed.Events[0].Kv.CreateRevision = event.Kv.ModRevision
