@@ -3,6 +3,7 @@ package robustness
 import (
 	"bufio"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -63,7 +64,13 @@ type judge struct {
 	output *bufio.Scanner
 	wait   func() error
 	kill   func() error
+	// log is the file of its standard error.
+	log string
 }
+
+// clientPanic is a panic of etcd's own client (client/v3/watch.go), which some interruptions of watches cause. It
+// ends the judge, and shows nothing about the datastore.
+const clientPanic = "panic: send on closed channel"
 
 // startJudge starts the traffic, and waits until it runs.
 func startJudge(t *testing.T, program string, on *target, seed uint64) *judge {
@@ -75,11 +82,11 @@ func startJudge(t *testing.T, program string, on *target, seed uint64) *judge {
 	if on.etcd {
 		args = append(args, "-etcd")
 	}
-	errors, err := os.Create(filepath.Join(t.TempDir(), "judge.log"))
+	log, err := os.Create(filepath.Join(t.TempDir(), "judge.log"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	j := &judge{t: t}
+	j := &judge{t: t, log: log.Name()}
 	command := exec.CommandContext(t.Context(), program, args...)
 	var process interface {
 		Start() error
@@ -89,7 +96,7 @@ func startJudge(t *testing.T, program string, on *target, seed uint64) *judge {
 		hosted := on.client.Command(t.Context(), program, args...)
 		command, process = hosted.Cmd.Cmd, hosted
 	}
-	command.Stderr, j.wait = errors, process.Wait
+	command.Stderr, j.wait = log, process.Wait
 	var output io.ReadCloser
 	if j.input, err = command.StdinPipe(); err == nil {
 		output, err = command.StdoutPipe()
@@ -102,10 +109,10 @@ func startJudge(t *testing.T, program string, on *target, seed uint64) *judge {
 	}
 	j.kill = command.Process.Kill
 	t.Cleanup(func() {
-		if text, _ := os.ReadFile(errors.Name()); t.Failed() && len(text) > 0 {
+		if text, _ := os.ReadFile(log.Name()); t.Failed() && len(text) > 0 {
 			t.Logf("the judge says:\n%s", tail(string(text)))
 		}
-		errors.Close()
+		log.Close()
 	})
 	j.output = bufio.NewScanner(output)
 	j.output.Buffer(nil, 1<<20)
@@ -121,16 +128,17 @@ func tail(text string) string { return text[max(0, len(text)-8000):] }
 // end ends the traffic and returns the verdict.
 func (j *judge) end(rows string) verdict {
 	j.t.Helper()
-	if _, err := fmt.Fprintln(j.input, rows); err != nil {
-		j.t.Fatalf("end the traffic: %v", err)
-	}
+	_, ended := fmt.Fprintln(j.input, rows)
 	last := ""
 	timer := time.AfterFunc(harness.Slowly(judgePatience), func() { _ = j.kill() }) // it may have ended
 	defer timer.Stop()
 	for j.output.Scan() {
 		last = j.output.Text()
 	}
-	if err := j.wait(); err != nil {
+	if err := errors.Join(j.wait(), ended); err != nil {
+		if text, _ := os.ReadFile(j.log); strings.Contains(string(text), clientPanic) && strings.Contains(string(text), "client/v3.(*watchGRPCStream)") {
+			return verdict{Inconclusive: "etcd's client has panicked"}
+		}
 		j.t.Fatalf("judge: %v", err)
 	}
 	var v verdict
