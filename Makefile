@@ -188,7 +188,7 @@ $(BUILD)/debian.stamp: scripts/bundle.sh scripts/aptlists.sh | packages
 
 # -- Tests --------------------------------------------------------------------
 
-.PHONY: test check proof lint vet unit upstream fuzz fuzz-quick integration claims e2e machines machines-quick conformance conformance-quick conformance-storage conformance-gateway bench
+.PHONY: test check proof lint vet unit upstream fuzz fuzz-quick integration claims e2e robustness machines machines-quick conformance conformance-quick conformance-storage conformance-gateway bench
 test: check proof ## what CI runs: check, and then proof
 
 check: vet lint unit fuzz-quick ## vet, linters, unit tests, short fuzzing
@@ -204,7 +204,7 @@ vet: ## go vet
 lint: ## gofmt, shellcheck, staticcheck
 	@scripts/need.sh shellcheck
 	@bad=$$(gofmt -l cmd internal scripts $(wildcard manifests tests)); [ -z "$$bad" ] || { echo "run gofmt -w on these files: $$bad"; exit 1; }
-	shellcheck install.sh scripts/*.sh tests/e2e/install/testdata/* tests/machines/*.sh tests/bench/*.sh tests/conformance/*.sh tests/conformance/suite/*.sh .ci/run
+	shellcheck install.sh scripts/*.sh tests/e2e/install/testdata/* tests/machines/*.sh tests/bench/*.sh tests/conformance/*.sh tests/conformance/suite/*.sh tests/robustness/suite/*.sh .ci/run
 	$(GO_HELPER) GOARCH= CC= go build -o $(CURDIR)/build/staticcheck honnef.co/go/tools/cmd/staticcheck
 	build/staticcheck -checks inherit,-SA1019 ./...
 
@@ -254,7 +254,12 @@ e2e: bin/kedge $(NEXT) $(BUILD)/busybox $(BUILD)/prometheus $(BUILD)/versitygw $
 	@scripts/need.sh nftables
 	KEDGE_BINARY=$(CURDIR)/bin/kedge KEDGE_NEXT=$(CURDIR)/$(NEXT) \
 		KEDGE_OLDER=$(CURDIR)/$(call older,$(OLDER)) KEDGE_OLDEST=$(CURDIR)/$(call older,$(OLDEST)) \
-		$(GOTEST_V) -p 2 -parallel 2 -timeout 60m ./tests/e2e/...
+		$(GOTEST_V) -p 2 -parallel 2 -timeout 60m ./tests/e2e/... ./tests/robustness
+
+robustness: bin/kedge $(GOTESTSUM) ## etcd's traffic and validators on every datastore, with faults: RUNS=10, SEED=, ONLY=SQLite (root)
+	@scripts/need.sh nftables
+	RUNS=$(or $(RUNS),10) SEED=$(SEED) KEDGE_BINARY=$(CURDIR)/bin/kedge \
+		$(GOTEST_V) -parallel 4 -timeout 48h $(if $(ONLY),-run 'TestRobustness/$(ONLY)$$') ./tests/robustness
 
 # TestKill9 kills only five times here.
 claims: bin/kedge $(BUILD)/busybox $(GOTESTSUM) ## those of tests/e2e that SECURITY.md names, and those behind "nothing is lost" (root)

@@ -83,6 +83,9 @@ step "go mod tidy in tests/envtest"
 step "tests/conformance/suite/versions.sh"
 tests/conformance/suite/versions.sh
 
+step "tests/robustness/suite/versions.sh"
+tests/robustness/suite/versions.sh
+
 step "make upstream: what kedge follows or relies on"
 # It fails if something has changed.
 make upstream >build/upstream.log 2>&1 || grep -q '^WHY ' build/upstream.log || { cat build/upstream.log; exit 1; }

@@ -17,7 +17,8 @@ import (
 // link has the faults of a host's link to its network. They are made at the network's end, where the
 // host cannot see them: its carrier stays up, as on a machine behind a modem.
 type link struct {
-	cut bool
+	// cutFrom and cutTo tell whether packets from and to the host are dropped.
+	cutFrom, cutTo bool
 	// loss is the percentage of packets that get lost.
 	loss  int
 	relay *relay
@@ -26,16 +27,33 @@ type link struct {
 // CutLink drops all packets from and to the host until HealLink is called.
 func (h *Host) CutLink() {
 	h.t.Helper()
-	h.link.cut = true
+	h.link.cutFrom, h.link.cutTo = true, true
 	h.filter()
 }
 
-// HealLink undoes CutLink.
-func (h *Host) HealLink() {
+// CutLinkFrom drops all packets from the host until HealLink is called. Those to the host arrive.
+func (h *Host) CutLinkFrom() {
 	h.t.Helper()
-	h.link.cut = false
+	h.link.cutFrom = true
 	h.filter()
 }
+
+// CutLinkTo drops all packets to the host until HealLink is called. Those from the host arrive.
+func (h *Host) CutLinkTo() {
+	h.t.Helper()
+	h.link.cutTo = true
+	h.filter()
+}
+
+// HealLink undoes CutLink, CutLinkFrom and CutLinkTo.
+func (h *Host) HealLink() {
+	h.t.Helper()
+	h.link.cutFrom, h.link.cutTo = false, false
+	h.filter()
+}
+
+// filters tells whether the link loses packets.
+func (l *link) filters() bool { return l.cutFrom || l.cutTo || l.loss > 0 }
 
 // LosePackets drops this percentage of packets from the host, at random, and the same percentage of
 // packets to it.
@@ -49,23 +67,25 @@ func (h *Host) LosePackets(percent int) {
 func (h *Host) filter() {
 	h.t.Helper()
 	port := hosts.Port(h.number)
-	verdict := ""
-	switch {
-	case h.link.cut:
-		verdict = "drop"
-	case h.link.loss > 0:
-		verdict = fmt.Sprintf("numgen random mod 100 < %d drop", h.link.loss)
+	verdict := func(cut bool) string {
+		switch {
+		case cut:
+			return "drop"
+		case h.link.loss > 0:
+			return fmt.Sprintf("numgen random mod 100 < %d drop", h.link.loss)
+		}
+		return "accept"
 	}
 	rules := "table bridge " + port + "\ndelete table bridge " + port + "\n"
-	if verdict != "" {
+	if h.link.filters() {
 		rules += "table bridge " + port + ` {
 	chain from {
 		type filter hook prerouting priority filter
-		iifname "` + port + `" ` + verdict + `
+		iifname "` + port + `" ` + verdict(h.link.cutFrom) + `
 	}
 	chain to {
 		type filter hook postrouting priority filter
-		oifname "` + port + `" ` + verdict + `
+		oifname "` + port + `" ` + verdict(h.link.cutTo) + `
 	}
 }
 `
@@ -155,7 +175,7 @@ func (h *Host) mendLink() error {
 	if h.link.relay != nil {
 		errs = append(errs, h.link.relay.close())
 	}
-	if h.link.cut || h.link.loss > 0 {
+	if h.link.filters() {
 		errs = append(errs, nft(h.network.lan.NS, "delete table bridge "+hosts.Port(h.number)+"\n"))
 	}
 	return errors.Join(errs...)

@@ -100,6 +100,51 @@ func TestLinkIsCutAndHealed(t *testing.T) {
 	two.reaches(t, one.Address6)
 }
 
+func TestLinkIsCutOneWay(t *testing.T) {
+	Require(t)
+	network := NewNetwork(t)
+	one, two := network.NewHost(t, "one"), network.NewHost(t, "two")
+	one.echoes()
+	two.echoes()
+	// The hosts have to know each other's link addresses before one of them falls silent.
+	one.reaches(t, two.Address)
+	arrives := func(from, to *Host) {
+		t.Helper()
+		conn := to.ListenPacket("udp", ":4001")
+		defer conn.Close()
+		sender, err := from.DialContext(t.Context(), "udp", net.JoinHostPort(to.Address.String(), "4001"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer sender.Close()
+		buffer := make([]byte, 10)
+		Eventually(t, time.Minute, "a packet from "+from.Name+" to "+to.Name, func() error {
+			_, _ = io.WriteString(sender, "ping") // the next attempt may succeed
+			_ = conn.SetReadDeadline(time.Now().Add(time.Second))
+			_, _, err := conn.ReadFrom(buffer)
+			return err
+		})
+	}
+	unanswered := func() {
+		t.Helper()
+		for _, way := range []struct{ from, to *Host }{{one, two}, {two, one}} {
+			if answers, _ := way.from.probe(t, way.to.Address, 3); answers > 0 {
+				t.Errorf("%s got an answer of %s over a link that is cut one way", way.from.Name, way.to.Name)
+			}
+		}
+	}
+	two.CutLinkFrom()
+	unanswered()
+	arrives(one, two)
+	two.HealLink()
+	one.reaches(t, two.Address)
+	two.CutLinkTo()
+	unanswered()
+	arrives(two, one)
+	two.HealLink()
+	one.reaches(t, two.Address)
+}
+
 func TestLinkLosesPackets(t *testing.T) {
 	Require(t)
 	network := NewNetwork(t)

@@ -1,6 +1,7 @@
 package sqldb
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"fmt"
@@ -60,7 +61,7 @@ func (b *Backend) Start(ctx context.Context) error {
 	if _, err := b.insert(ctx, create, compactKey, 0, 0, []byte{}); err != nil && !b.dialect.taken(err) {
 		return b.faults.note(err)
 	}
-	if _, err := b.Create(ctx, server.HealthKey, []byte(server.HealthVal), 0); err != nil && err != server.ErrKeyExists {
+	if _, err := b.create(ctx, server.HealthKey, []byte(server.HealthVal), 0); err != nil && err != server.ErrKeyExists {
 		return err
 	}
 	from, err := b.begin(ctx)
@@ -127,11 +128,15 @@ func (b *Backend) Get(ctx context.Context, key string, revision int64, keysOnly 
 		revision, err := b.CurrentRevision(ctx)
 		return revision, nil, err
 	}
-	now, err := b.CurrentRevision(ctx)
+	at, now, err := b.settle(ctx, revision)
 	if err != nil {
 		return 0, nil, err
 	}
+	// Databases find the last change of all faster than the last one up to a revision.
 	event, err := b.latest(ctx, key, revision, !keysOnly)
+	if err == nil && event != nil && event.KV.ModRevision > at {
+		event, err = b.latest(ctx, key, at, !keysOnly)
+	}
 	if err == nil {
 		err = b.check(ctx, revision, now)
 	}
@@ -141,7 +146,7 @@ func (b *Backend) Get(ctx context.Context, key string, revision int64, keysOnly 
 	if event == nil || event.Delete {
 		return now, nil, nil
 	}
-	return max(now, event.KV.ModRevision), event.KV, nil
+	return now, event.KV, nil
 }
 
 // check returns an error if revision is compacted or in the future. 0 stands for
@@ -181,11 +186,12 @@ func within(key, end string) (condition string, args []any) {
 	return condition + " AND name < ?", []any{key, end}
 }
 
-// settle returns the revision to read at. A request for the present is read at
-// the last revision, once every watch has its events up to that revision. Without
-// waiting, a row that is being written now could appear below that revision
-// later. A client that watches from the revision that a list returned would then
-// miss it.
+// settle returns the revision to read at, and the current one. A request for the
+// present is read at the last revision, once every watch has its events up to that
+// revision. Without waiting, a row that is being written now could appear below that
+// revision later. A client that watches from the revision that a list returned would
+// then miss it, and one that reads a key would get a revision at which the key has
+// another value.
 func (b *Backend) settle(ctx context.Context, revision int64) (at, now int64, err error) {
 	if now, err = b.CurrentRevision(ctx); err != nil || revision > 0 {
 		return revision, now, err
@@ -216,7 +222,7 @@ func (b *Backend) List(ctx context.Context, key, end string, limit, revision int
 	for i, event := range events {
 		kvs[i] = event.KV
 	}
-	return at, kvs, nil
+	return now, kvs, nil
 }
 
 // ListStream implements server.Backend.
@@ -237,7 +243,7 @@ func (b *Backend) Count(ctx context.Context, key, end string, revision int64) (i
 	if err == nil {
 		err = b.check(ctx, revision, now)
 	}
-	return at, count, b.faults.note(err)
+	return now, count, b.faults.note(err)
 }
 
 // insert runs a statement that makes a row. It returns the row's id, or 0 if no
@@ -278,6 +284,21 @@ func insertedID(result sql.Result) (int64, error) {
 
 // Create implements server.Backend.
 func (b *Backend) Create(ctx context.Context, key string, value []byte, lease int64) (int64, error) {
+	for {
+		id, err := b.create(ctx, key, value, lease)
+		if err != server.ErrKeyExists {
+			return id, err
+		}
+		now, kv, err := b.Get(ctx, key, 0, true)
+		if err != nil || kv != nil {
+			return now, cmp.Or(err, error(server.ErrKeyExists))
+		}
+		// Somebody has deleted the key meanwhile, so try again.
+	}
+}
+
+// create is Create without a revision if the key exists.
+func (b *Backend) create(ctx context.Context, key string, value []byte, lease int64) (int64, error) {
 	last, err := b.latest(ctx, key, 0, false)
 	if err != nil {
 		return 0, b.faults.note(err)
@@ -285,24 +306,15 @@ func (b *Backend) Create(ctx context.Context, key string, value []byte, lease in
 	var previous int64
 	if last != nil {
 		if !last.Delete {
-			return b.exists(ctx)
+			return 0, server.ErrKeyExists
 		}
 		previous = last.KV.ModRevision
 	}
 	id, err := b.insert(ctx, create, key, previous, lease, value)
 	if err != nil && b.dialect.taken(err) {
-		return b.exists(ctx)
+		return 0, server.ErrKeyExists
 	}
 	return id, b.faults.note(err)
-}
-
-// exists answers a Create of a key that exists.
-func (b *Backend) exists(ctx context.Context) (int64, error) {
-	revision, err := b.CurrentRevision(ctx)
-	if err != nil {
-		return 0, err
-	}
-	return revision, server.ErrKeyExists
 }
 
 // Update implements server.Backend. If revision is not that of the key's last
@@ -327,24 +339,27 @@ func (b *Backend) Delete(ctx context.Context, key string, revision int64) (int64
 		if err != nil {
 			return 0, nil, false, b.faults.note(err)
 		}
-		if last == nil || last.Delete {
+		if last != nil && !last.Delete && (revision == 0 || revision == last.KV.ModRevision) {
+			id, err := b.insert(ctx, remove, last.KV.ModRevision, key)
+			if err != nil && !b.dialect.taken(err) {
+				return 0, nil, false, b.faults.note(err)
+			}
+			if err == nil && id != 0 {
+				return id, last.KV, true, nil
+			}
+			// Somebody else changed the key first, so look again.
+			continue
+		}
+		now, kv, err := b.Get(ctx, key, 0, false)
+		if err != nil || kv == nil {
 			// etcd answers the same way: nothing was deleted, and nothing is
 			// there.
-			now, err := b.CurrentRevision(ctx)
-			return now, nil, revision == 0, err
+			return now, nil, err == nil && revision == 0, err
 		}
-		kv := last.KV
-		if revision != 0 && kv.ModRevision != revision {
-			return kv.ModRevision, kv, false, nil
+		if revision != 0 && revision != kv.ModRevision {
+			return now, kv, false, nil
 		}
-		id, err := b.insert(ctx, remove, kv.ModRevision, key)
-		if err != nil && !b.dialect.taken(err) {
-			return 0, nil, false, b.faults.note(err)
-		}
-		if err == nil && id != 0 {
-			return id, kv, true, nil
-		}
-		// Another server changed the key first, so look again.
+		// Somebody else changed the key between the two looks, so try again.
 	}
 }
 

@@ -156,8 +156,18 @@ func (d *Datastore) open(ctx context.Context) (*sql.DB, error) {
 			err = d.prepare(ctx, d.target.source)
 		}
 		if err == nil {
+			err = d.keepCase(ctx, db)
+		}
+		var advice string
+		if err == nil {
+			advice, err = d.advice(ctx, db)
+		}
+		if err == nil {
 			d.faults.wrote()
 			log.Infof("Using %s", d.target)
+			if advice != "" {
+				log.Warn(advice)
+			}
 			return db, nil
 		}
 		if explained, fatal := d.target.explain(err); fatal || ctx.Err() != nil {
@@ -201,6 +211,48 @@ func (d *Datastore) prepare(ctx context.Context, source string) error {
 		DataSourceName: source, BackendTLSConfig: d.target.tls,
 	})
 	return err
+}
+
+// keepCase makes the table tell apart names that differ in case, and sort names by their
+// bytes, as etcd does. kine's table for MySQL does neither. Names of roles may have
+// upper-case letters, and a list in parts would leave out keys. The change of a large
+// table takes minutes, and happens once.
+//
+//upstream:relies-on github.com/k3s-io/kine/pkg/drivers/mysql/mysql.go
+func (d *Datastore) keepCase(ctx context.Context, db *sql.DB) error {
+	if d.target.dialect.folds == "" {
+		return nil
+	}
+	var folds int
+	if err := db.QueryRowContext(ctx, d.target.dialect.folds).Scan(&folds); err != nil || folds == 0 {
+		return err
+	}
+	_, err := db.ExecContext(ctx, d.target.dialect.keepCase)
+	if err == nil {
+		return nil
+	}
+	if explained, fatal := d.target.explain(err); fatal {
+		logrus.WithField("component", name).Warnf("The table kine takes names for equal that differ only in upper and lower case. "+
+			"Let the user change the table, with GRANT ALL ON %s.*, and restart kedge: %v", d.target.database, explained)
+		return nil
+	}
+	return err
+}
+
+// advice returns what the user should change in the settings of the database, or an
+// empty text. Servers hand changes to their clients as soon as they see them. If a
+// crash of the database undoes such a change, its revision is used for another
+// one, and the clients never notice.
+func (d *Datastore) advice(ctx context.Context, db *sql.DB) (string, error) {
+	if d.target.dialect.early == "" {
+		return "", nil
+	}
+	var early bool
+	if err := db.QueryRowContext(ctx, d.target.dialect.early).Scan(&early); err != nil || !early {
+		return "", err
+	}
+	return fmt.Sprintf("%s shows changes before they are on its disk. After a crash of the database, servers may remember changes that are gone. %s",
+		d.target, d.target.dialect.beOnTime), nil
 }
 
 // start starts the backend. If the database goes away meanwhile, it tries again.

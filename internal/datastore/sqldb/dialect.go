@@ -36,6 +36,15 @@ type dialect struct {
 	// missing tells whether the database or the table does not exist.
 	missing func(error) bool
 
+	// folds returns 1 if the table takes names for equal that differ in case, and
+	// 0 if not. keepCase changes that. Both are empty if no table does that.
+	folds, keepCase string
+
+	// early returns 1 if the database shows changes to others before they are on its
+	// disk, and 0 if not. beOnTime tells the user how to change that. Both are
+	// empty if no such database does that.
+	early, beOnTime string
+
 	// others lists the user's other connections to the database, with the hosts
 	// that they come from.
 	others string
@@ -128,6 +137,13 @@ var mySQL = &dialect{
 		var failure *mysql.MySQLError
 		return errors.As(err, &failure) && (failure.Number == mysqlNoDatabase || failure.Number == mysqlNoTable)
 	},
+	folds: `SELECT COUNT(*) FROM information_schema.columns
+		WHERE table_schema = DATABASE() AND table_name = 'kine' AND column_name = 'name' AND collation_name <> 'ascii_bin'`,
+	keepCase: `ALTER TABLE kine MODIFY name VARCHAR(630) CHARACTER SET ascii COLLATE ascii_bin`,
+	// InnoDB does, unless the change is in a synced binary log first. That is the
+	// default of MySQL 8, and not of MariaDB.
+	early:    `SELECT @@log_bin = 0 OR @@sync_binlog <> 1`,
+	beOnTime: "Set log_bin and sync_binlog=1 in the configuration of the database, and restart it",
 	others: `SELECT id, SUBSTRING_INDEX(host, ':', 1) FROM information_schema.processlist
 		WHERE db = DATABASE() AND user = SUBSTRING_INDEX(USER(), '@', 1) AND id <> CONNECTION_ID()`,
 	restoring:     `kine_restoring`,

@@ -159,6 +159,36 @@ func TestConflictsInOneTransaction(t *testing.T) {
 	}
 }
 
+// A change that is refused is answered with a value and a revision. The key must have
+// this value at this revision, also if later changes of the same transaction replace it.
+func TestRevisionsOfRefusals(t *testing.T) {
+	b := start(t, t.TempDir())
+	first, err := b.Create(context.Background(), "/registry/a", []byte("1"), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	refused := func(kind kind) *change { return &change{kind: kind, key: "/registry/a", revision: first - 1} }
+	// The writer has nothing to do, so nothing else uses what a transaction reads.
+	tx := &transaction{writer: b.writer, last: first, staged: map[string]version{}}
+	err = tx.plan([]*change{
+		refused(kindUpdate), refused(kindCreate), refused(kindRemove), {kind: kindUpdate, key: "/registry/none", revision: 1},
+		{kind: kindUpdate, key: "/registry/a", value: []byte("2"), revision: first},
+		refused(kindUpdate), refused(kindCreate), refused(kindRemove),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, o := range tx.outcomes {
+		want := first
+		if i >= 4 {
+			want++
+		}
+		if o.revision != want || o.kv != nil && o.kv.ModRevision != want {
+			t.Errorf("change %d is answered with revision %d and %+v, want %d", i, o.revision, o.kv, want)
+		}
+	}
+}
+
 func TestDeleteOfNothing(t *testing.T) {
 	b := start(t, t.TempDir())
 	for revision, want := range map[int64]bool{0: true, 1: false} {

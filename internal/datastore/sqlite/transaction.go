@@ -74,14 +74,14 @@ func (t *transaction) decide(c *change) (outcome, error) {
 	}
 	switch {
 	case c.kind == kindCreate && kv != nil:
-		return outcome{err: server.ErrKeyExists}, nil
+		return outcome{revision: t.revision(), err: server.ErrKeyExists}, nil
 	case c.kind == kindCreate:
 	case kv == nil:
 		// There is nothing to delete, so a deletion at any revision has
 		// succeeded.
-		return outcome{ok: c.kind == kindRemove && c.revision == 0}, nil
+		return outcome{revision: t.revision(), ok: c.kind == kindRemove && c.revision == 0}, nil
 	case c.revision != kv.ModRevision && (c.kind != kindRemove || c.revision != 0):
-		return outcome{kv: kv}, nil
+		return outcome{revision: t.revision(), kv: kv}, nil
 	}
 	t.last++
 	event := &server.Event{
@@ -109,6 +109,16 @@ func (t *transaction) decide(c *change) (outcome, error) {
 	t.changes = append(t.changes, v)
 	t.staged[c.key] = v
 	return o, nil
+}
+
+// revision returns the revision that is current after the changes staged so far. The
+// answer to a change that is refused has this revision: at a later one, the key may
+// have another value.
+func (t *transaction) revision() int64 {
+	if staged := len(t.changes); staged > 0 {
+		return t.changes[staged-1].KV.ModRevision
+	}
+	return t.state.current()
 }
 
 // current returns the last version of key. Its Event is nil if there is none.

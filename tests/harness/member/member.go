@@ -68,7 +68,7 @@ func List(host *harness.Host) (all []*etcdserverpb.Member, err error) {
 
 // With connects to a host's etcd member at its local port, as etcdctl would.
 func With(host *harness.Host, ask func(context.Context, *clientv3.Client) error) error {
-	tls, err := clientTLS(host.Path(tlsDir))
+	tls, err := TLS(host)
 	if err != nil {
 		return err
 	}
@@ -81,6 +81,9 @@ func With(host *harness.Host, ask func(context.Context, *clientv3.Client) error)
 	defer client.Close()
 	return ask(ctx, client)
 }
+
+// TLS returns the settings with which a client connects to the member of a host at its local port.
+func TLS(host *harness.Host) (*tls.Config, error) { return clientTLS(host.Path(tlsDir)) }
 
 func clientTLS(dir string) (*tls.Config, error) {
 	pair, err := tls.LoadX509KeyPair(filepath.Join(dir, "client.crt"), filepath.Join(dir, "client.key"))

@@ -208,7 +208,8 @@ func NewPostgreSQL(t *testing.T, network *harness.Network) *Store {
 	return s
 }
 
-// NewMariaDB makes a MariaDB with a user who has a password. It does not run yet.
+// NewMariaDB makes a MariaDB with a user who has a password, and with a binary log, as docs/datastores.md
+// says. It does not run yet.
 func NewMariaDB(t *testing.T, network *harness.Network) *Store {
 	t.Helper()
 	harness.Need(t, "mariadb-server-core", "mariadb-client-core")
@@ -220,6 +221,7 @@ func NewMariaDB(t *testing.T, network *harness.Network) *Store {
 	s.command = []string{
 		"/usr/sbin/mariadbd", "--no-defaults", "--tmpdir=" + s.folder, "--datadir=" + s.file("data"), "--socket=" + socket, "--bind-address=0.0.0.0",
 		"--ssl-ca=" + s.file("ca.crt"), "--ssl-cert=" + s.file("store.crt"), "--ssl-key=" + s.file("store.key"), "--skip-name-resolve", addresses,
+		"--log-bin=" + s.file("data") + "/binlog", "--sync-binlog=1",
 	}
 	s.Start()
 	harness.Eventually(t, cluster.Patience, "MariaDB", func() error {
