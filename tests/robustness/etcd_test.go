@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/tls"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"net"
 	"os"
@@ -19,6 +18,7 @@ import (
 	"github.com/kedge-dev/kedge/tests/harness"
 	"github.com/kedge-dev/kedge/tests/harness/cluster"
 	"github.com/kedge-dev/kedge/tests/harness/member"
+	"github.com/kedge-dev/kedge/tests/robustness/served"
 	"github.com/kedge-dev/kedge/tests/harness/slowfs"
 )
 
@@ -193,27 +193,7 @@ func relay(t *testing.T, host *harness.Host) string {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { listener.Close() })
-	go func() {
-		for {
-			outer, err := listener.Accept()
-			if err != nil {
-				return
-			}
-			go func() {
-				defer outer.Close()
-				inner, err := dial(t.Context(), host)
-				if err != nil {
-					return
-				}
-				defer inner.Close()
-				go func() {
-					defer inner.Close()
-					_, _ = io.Copy(inner, outer) // a connection may end at any time
-				}()
-				_, _ = io.Copy(outer, inner)
-			}()
-		}
-	}()
+	go served.Relay(listener, func() (net.Conn, error) { return dial(t.Context(), host) })
 	return "http://" + listener.Addr().String()
 }
 

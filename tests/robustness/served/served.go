@@ -114,7 +114,7 @@ func servePorts(ctx context.Context, d datastore.Datastore, socket, fault string
 	front := &front{kv: pb.NewKVClient(conn), client: d.Endpoint().NewClient, saboteur: newSaboteur(fault)}
 	pb.RegisterKVServer(server, front)
 	pb.RegisterWatchServer(server, front)
-	go relay(relayed, socket)
+	go Relay(relayed, func() (net.Conn, error) { return net.Dial("unix", socket) })
 	fmt.Println(Ready)
 	if err := server.Serve(listener); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
 		return err
@@ -122,8 +122,8 @@ func servePorts(ctx context.Context, d datastore.Datastore, socket, fault string
 	return nil
 }
 
-// relay connects each connection of a listener with the socket, until the listener is closed.
-func relay(listener net.Listener, socket string) {
+// Relay connects each connection of a listener with one that dial makes, until the listener is closed.
+func Relay(listener net.Listener, dial func() (net.Conn, error)) {
 	for {
 		outer, err := listener.Accept()
 		if err != nil {
@@ -131,7 +131,7 @@ func relay(listener net.Listener, socket string) {
 		}
 		go func() {
 			defer outer.Close()
-			inner, err := net.Dial("unix", socket)
+			inner, err := dial()
 			if err != nil {
 				return
 			}
