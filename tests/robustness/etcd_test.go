@@ -18,8 +18,8 @@ import (
 	"github.com/kedge-dev/kedge/tests/harness"
 	"github.com/kedge-dev/kedge/tests/harness/cluster"
 	"github.com/kedge-dev/kedge/tests/harness/member"
-	"github.com/kedge-dev/kedge/tests/robustness/served"
 	"github.com/kedge-dev/kedge/tests/harness/slowfs"
+	"github.com/kedge-dev/kedge/tests/robustness/served"
 )
 
 // etcdOnly has the arguments of a server for etcd only. An API server would refuse the traffic's
