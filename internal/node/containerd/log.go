@@ -76,8 +76,9 @@ var routines = []struct{ message, detail string }{
 	//upstream:relies-on github.com/containerd/ttrpc/client.go Client.receiveLoop
 	{"ttrpc: received message on inactive stream", ""}, // ttrpc/client.go: an answer to a call that was given up
 	//upstream:relies-on github.com/containerd/containerd/v2/internal/cri/io/container_io.go
-	{"Failed to pipe std", "closed fifo"},                // internal/cri/io/container_io.go
-	{"Failed to close stdin for container", "not found"}, // the same file: the container has ended
+	{"Failed to pipe std", "closed fifo"},                    // internal/cri/io/container_io.go
+	{"Failed to close stdin for container", "not found"},     // the same file: the container has ended
+	{"Failed to close stdin for container", "ttrpc: closed"}, // the same, and its shim has gone, too
 	// internal/cri/server/restart.go: a stop of kedge, or of the host, has interrupted the creation of a pod.
 	// The kubelet removes what there is of it, and creates it again.
 	//upstream:relies-on github.com/containerd/containerd/v2/internal/cri/server/restart.go criService.recover criService.loadContainer

@@ -37,6 +37,7 @@ func TestCaptureLog(t *testing.T) {
 	for message, err := range map[string]string{
 		"get state for 014dd654":                        "context canceled",
 		`Failed to close stdin for container "a"`:       "container not created: not found",
+		`Failed to close stdin for container "b"`:       "ttrpc: closed",
 		"failed to delete shim":                         "close wait error: context deadline exceeded",
 		`failed to handle sandbox exit event id:"a"`:    "failed to stop sandbox: failed to delete task: context deadline exceeded",
 		"failed to recover sandbox state":               `unable to find sandbox "a": not found`,
