@@ -93,6 +93,11 @@ var routines = []struct{ message, detail string }{
 	{"failed to delete dead shim", "getwd: no such file or directory"},
 	//upstream:relies-on github.com/containerd/containerd/v2/core/runtime/v2/shim.go cleanupAfterDeadShim
 	{"failed to clean up after shim disconnected", "getwd: no such file or directory"},
+	// A stop has interrupted the creation of a container: the shim had not yet written its options, so runc knows nothing of
+	// the container.
+	//upstream:relies-on github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2/runc/container.go NewContainer WriteOptions ReadOptions
+	{"failed to delete dead shim", "unexpected end of JSON input"},
+	{"failed to clean up after shim disconnected", "unexpected end of JSON input"},
 	// internal/cri/server/container_image_mount.go: a pod is stopped whose container is gone, and its volumes of images
 	// with it
 	//upstream:relies-on github.com/containerd/containerd/v2/internal/cri/server/container_image_mount.go criService.cleanupImageMounts

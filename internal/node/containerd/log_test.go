@@ -47,7 +47,10 @@ func TestCaptureLog(t *testing.T) {
 	} {
 		log.L.WithError(errors.New(err)).Error(message)
 	}
-	log.L.WithError(errors.New("io.containerd.runc.v2: getwd: no such file or directory: exit status 1")).Warn("failed to clean up after shim disconnected")
+	log.L.WithError(errors.New("exit status 1")).WithField("stderr", "io.containerd.runc.v2: unexpected end of JSON input").Error("failed to delete dead shim")
+	for _, err := range []string{"getwd: no such file or directory", "unexpected end of JSON input"} {
+		log.L.WithError(errors.New("io.containerd.runc.v2: " + err + ": exit status 1")).Warn("failed to clean up after shim disconnected")
+	}
 	if got := buf.String(); got != "" {
 		t.Errorf("errors of what is done again: %s", got)
 	}
