@@ -369,7 +369,9 @@ func (s *session) append(ctx context.Context, e chain.Entry, content []byte) err
 func (s *session) turn(ctx context.Context) error {
 	select {
 	case <-s.verificationEnds():
-		return s.verdict(ctx)
+		if ctx.Err() == nil { // else kedge stops, and the last changes are to be written
+			return s.verdict(ctx)
+		}
 	default:
 	}
 	if s.baseIsDue() {

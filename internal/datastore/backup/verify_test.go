@@ -164,43 +164,72 @@ func TestVerifyFindsDamage(t *testing.T) {
 	})
 }
 
-// TestVerifyBeside checks that changes are written while a verification reads a slow place, and that a stop does not wait for it.
+// slowly makes the place give back files of bases only when goOn is closed. reads is closed when one is asked for.
+func (c *cluster) slowly(goOn <-chan struct{}) (reads <-chan struct{}) {
+	asked := make(chan struct{})
+	var once sync.Once
+	c.place = &lossy{c.place, func(ctx context.Context, file string, content []byte) ([]byte, error) {
+		if !strings.HasPrefix(file, "bases/") {
+			return content, nil
+		}
+		once.Do(func() { close(asked) })
+		select {
+		case <-goOn:
+		case <-ctx.Done():
+		}
+		return content, ctx.Err()
+	}}
+	return asked
+}
+
+// TestVerifyBeside checks that changes are written while a verification reads a slow place.
 func TestVerifyBeside(t *testing.T) {
 	eachDatastore(t, func(t *testing.T, c *cluster) {
 		c.put("/registry/things/default/a", "value")
 		c.verify = day
-		reads, goOn := make(chan struct{}), make(chan struct{})
-		var once sync.Once
+		goOn := make(chan struct{})
+		reads := c.slowly(goOn)
+		b, stop := c.start()
+		defer stop()
+		<-reads
+		c.await(b, c.put("/registry/things/default/b", "value"))
+		if s := b.Status(); !s.Verified.IsZero() {
+			t.Errorf("it was verified before it was read: %+v", s)
+		}
+		close(goOn)
+		eventually(t, func() error {
+			if s := b.Status(); s.Verified.IsZero() || s.Fault != "" || s.Differs != "" {
+				return fmt.Errorf("after it was read: %+v", s)
+			}
+			return nil
+		})
+	})
+}
+
+// TestStopWhileVerifying checks that a stop does not wait for a verification, and writes the last changes.
+func TestStopWhileVerifying(t *testing.T) {
+	eachDatastore(t, func(t *testing.T, c *cluster) {
+		c.put("/registry/things/default/a", "value")
+		c.verify, c.interval = day, time.Hour
 		whole := c.place
-		for _, ends := range []bool{false, true} {
-			c.place = &lossy{whole, func(ctx context.Context, file string, content []byte) ([]byte, error) {
-				if !strings.HasPrefix(file, "bases/") {
-					return content, nil
-				}
-				once.Do(func() { close(reads) })
-				select {
-				case <-goOn:
-				case <-ctx.Done():
-				}
-				return content, ctx.Err()
-			}}
-			b, stop := c.start()
-			<-reads
-			c.await(b, c.put("/registry/things/default/b", fmt.Sprint(ends)))
-			if s := b.Status(); !s.Verified.IsZero() {
-				t.Errorf("it was verified before it was read: %+v", s)
+		reads := c.slowly(nil)
+		b, stop := c.start()
+		<-reads
+		revision := c.put("/registry/things/default/b", "value")
+		eventually(t, func() error {
+			if b.Status().Waiting.IsZero() {
+				return errors.New("the change has not come")
 			}
-			if ends {
-				close(goOn)
-				eventually(t, func() error {
-					if s := b.Status(); s.Verified.IsZero() || s.Fault != "" || s.Differs != "" {
-						return fmt.Errorf("after it was read: %+v", s)
-					}
-					return nil
-				})
-			}
-			stop()
-			reads, once = make(chan struct{}), sync.Once{}
+			return nil
+		})
+		stop()
+		c.place = whole
+		tail, err := c.chain().Tail(t.Context())
+		if err != nil || tail.To < revision {
+			t.Errorf("the backup ends with %+v, %v, want revision %d", tail, err, revision)
+		}
+		if s := b.Status(); s.Differs != "" {
+			t.Errorf("the stop counts as a difference: %s", s.Differs)
 		}
 	})
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/containerd/containerd/v2/pkg/namespaces"
 )
 
-// TestPartsOfArchives kills containerd while imports are under way. What they have left is longer than the files of the archives that
-// come next.
+// TestPartsOfArchives kills containerd while it imports images. The parts that it leaves are longer than the files of the next
+// archives.
 func TestPartsOfArchives(t *testing.T) {
 	inNode(t, func(t *testing.T, dir string) {
 		writeImages(t, dir)

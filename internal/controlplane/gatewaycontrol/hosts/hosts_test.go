@@ -278,7 +278,7 @@ func TestOlderRecord(t *testing.T) {
 	if single := readSingle(map[string][]byte{"x.test": []byte(Record{"123": {"a", 1}}.list())}); len(single) > 0 {
 		t.Errorf("an older kedge reads the list as %v", single)
 	}
-	// The older kedge has the word again. What the list has comes first, and in its order.
+	// Now the older kedge writes again. The hosts of the list come first, in the order of the list.
 	data = map[string][]byte{listKey: []byte("z.test c\n"), "z.test": []byte("1 b"), "new.test": []byte("2 d")}
 	if got, want := ReadRecord(data), (Record{"z.test": {"c", 1}, "new.test": {"d", 3}}); !maps.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)

@@ -162,7 +162,7 @@ func hostOf(key string) string {
 	return key
 }
 
-// ReadRecord reads the data of a Secret. What nobody has written so is left out.
+// ReadRecord reads the data of a Secret. It leaves out entries that kedge cannot have written.
 func ReadRecord(data map[string][]byte) Record {
 	record := Record{}
 	list := strings.TrimPrefix(string(data[listKey]), listHeader)

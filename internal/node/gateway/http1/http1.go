@@ -5,8 +5,8 @@
 // because a request with a body is written while its answer is read. A request without a body needs
 // neither: the goroutine of the request writes it and reads the answer.
 //
-// What goes over a connection is written and read by net/http. This package only decides which connection
-// a request gets, and whether the connection may be used again.
+// net/http writes the requests and reads the answers. This package only decides which connection a request
+// gets, and whether the connection may be used again.
 package http1
 
 import (

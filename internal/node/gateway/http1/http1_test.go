@@ -503,7 +503,7 @@ func FuzzAnswer(f *testing.F) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		r, _ := http.NewRequest(http.MethodPut, "http://"+s.address+"/", nil)
-		// What has no end would be waited for. All bytes are there soon.
+		// All bytes are there soon. Without a deadline, the test would wait for the end of an endless answer.
 		time.AfterFunc(20*time.Millisecond, cancel)
 		if answer, err := c.Do(ctx, r, noHint); err == nil {
 			_, _ = io.Copy(io.Discard, answer.Body)
