@@ -10,11 +10,13 @@ import (
 	"fmt"
 	"os/exec"
 	"strings"
+	"sync"
 	"time"
 
 	containerd "github.com/containerd/containerd/v2/client"
 	"github.com/containerd/containerd/v2/cmd/containerd/server"
 	"github.com/containerd/containerd/v2/plugins/snapshots/overlay/overlayutils"
+	"github.com/containerd/log"
 	"github.com/sirupsen/logrus"
 	"google.golang.org/grpc"
 	"k8s.io/apimachinery/pkg/util/wait"
@@ -116,7 +118,13 @@ func (c *Containerd) Run(ctx context.Context, ready func()) error {
 
 	// containerd has a context of its own: c.stop ends it, after the parts that use it.
 	serving, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	var keeping sync.WaitGroup
+	defer keeping.Wait()
 	defer cancel()
+	ended := newEndings(c.log, config.Root, config.State)
+	ended.begin()
+	log.L.Logger.AddHook(ended)
+	keeping.Go(func() { ended.run(serving) })
 	srv, err := c.start(serving, config)
 	if err != nil {
 		return err

@@ -33,7 +33,7 @@ func (c *Containerd) forgetHalfRemoved(ctx context.Context, client *containerd.C
 			return fmt.Errorf("list containers: %w", err)
 		}
 		// The CRI makes a container's folder first, so that all folders of these containers are there now.
-		entries, err := os.ReadDir(filepath.Join(root, "io.containerd.grpc.v1.cri", folder))
+		entries, err := os.ReadDir(filepath.Join(root, criPlugin, folder))
 		if err != nil {
 			continue // what cannot be read says nothing about the containers
 		}

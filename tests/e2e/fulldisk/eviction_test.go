@@ -36,7 +36,7 @@ spec:
   containers:
   - name: main
     image: %s
-    command: [sh, -c, "i=0; while fallocate -l 64M /disk/$i; do i=$((i + 1)); done; while true; do head -c 4096 /dev/zero >>/disk/rest || sleep 0.1; done"]
+    command: [sh, -c, "i=0; while fallocate -l 64M /disk/$i; do i=$((i + 1)); done; while true; do head -c 4096 /dev/zero >>/disk/rest || sleep 0.01; done"]
     volumeMounts: [{name: disk, mountPath: /disk}]
 `
 
