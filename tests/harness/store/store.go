@@ -226,7 +226,7 @@ func NewMariaDB(t *testing.T, network *harness.Network) *Store {
 	s.Start()
 	harness.Eventually(t, cluster.Patience, "MariaDB", func() error {
 		_, err := s.prepare("mariadb", "--no-defaults", "--user=root", "--socket="+socket, "-e",
-			"CREATE USER IF NOT EXISTS kedge IDENTIFIED BY '"+Password+"' REQUIRE X509; GRANT ALL ON `cluster`.* TO kedge").Output()
+			"CREATE USER IF NOT EXISTS kedge IDENTIFIED BY '"+Password+"' REQUIRE X509; GRANT ALL ON `cluster%`.* TO kedge").Output()
 		return err
 	})
 	s.Crash()
