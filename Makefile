@@ -188,7 +188,7 @@ $(BUILD)/debian.stamp: scripts/bundle.sh scripts/aptlists.sh | packages
 
 # -- Tests --------------------------------------------------------------------
 
-.PHONY: test check proof lint vet unit upstream fuzz fuzz-quick integration claims e2e robustness apistorage machines machines-quick conformance conformance-quick conformance-storage conformance-gateway bench
+.PHONY: test check proof lint vet unit upstream fuzz fuzz-quick integration claims e2e robustness apistorage critest machines machines-quick conformance conformance-quick conformance-storage conformance-gateway bench
 test: check proof ## what CI runs: check, and then proof
 
 check: vet lint unit fuzz-quick ## vet, linters, unit tests, short fuzzing
@@ -254,7 +254,7 @@ e2e: bin/kedge $(NEXT) $(BUILD)/busybox $(BUILD)/prometheus $(BUILD)/versitygw $
 	@scripts/need.sh nftables
 	ONLY=SQLite KEDGE_BINARY=$(CURDIR)/bin/kedge KEDGE_NEXT=$(CURDIR)/$(NEXT) \
 		KEDGE_OLDER=$(CURDIR)/$(call older,$(OLDER)) KEDGE_OLDEST=$(CURDIR)/$(call older,$(OLDEST)) \
-		$(GOTEST_V) -p 2 -parallel 2 -timeout 60m ./tests/e2e/... ./tests/robustness ./tests/apistorage
+		$(GOTEST_V) -p 2 -parallel 2 -timeout 60m ./tests/e2e/... ./tests/robustness ./tests/apistorage ./tests/cri
 
 robustness: bin/kedge $(GOTESTSUM) ## etcd's traffic and validators on every datastore, with faults: RUNS=10, SEED=, ONLY=SQLite (root)
 	@scripts/need.sh nftables
@@ -263,6 +263,10 @@ robustness: bin/kedge $(GOTESTSUM) ## etcd's traffic and validators on every dat
 
 apistorage: bin/kedge $(GOTESTSUM) ## upstream's tests of the API server's storage on every datastore: ONLY=SQLite (root)
 	ONLY=$(ONLY) KEDGE_BINARY=$(CURDIR)/bin/kedge $(GOTEST_V) -timeout 2h ./tests/apistorage
+
+critest: bin/kedge $(BUILD)/busybox $(GOTESTSUM) ## the validation suite of the CRI on kedge's containerd: FOCUS= (root)
+	@scripts/need.sh nftables
+	FOCUS='$(FOCUS)' KEDGE_BINARY=$(CURDIR)/bin/kedge $(GOTEST_V) -timeout 30m ./tests/cri
 
 # TestKill9 kills only five times here.
 claims: bin/kedge $(BUILD)/busybox $(GOTESTSUM) ## those of tests/e2e that SECURITY.md names, and those behind "nothing is lost" (root)

@@ -19,6 +19,7 @@ import (
 
 	"github.com/kedge-dev/kedge/internal/base/host"
 	"github.com/kedge-dev/kedge/tests/harness"
+	"github.com/kedge-dev/kedge/tests/harness/ginkgo"
 )
 
 var suite harness.Suite
@@ -157,7 +158,7 @@ func TestConformance(t *testing.T) {
 			t.Fatalf("the tests left no report: %v: %v", runErr, err)
 		}
 	}
-	outcomes, err := readReport(filepath.Join(out, "report.json"))
+	outcomes, err := ginkgo.Read(filepath.Join(out, "report.json"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -194,18 +195,18 @@ func keepLog(t *testing.T, path string, log func() string) {
 
 // judge fails the test unless all that was asked for ran and passed. Skipped
 // tests say themselves that they are not for this cluster.
-func judge(t *testing.T, selection selection, outcomes []outcome, runErr error) {
+func judge(t *testing.T, selection selection, outcomes []ginkgo.Outcome, runErr error) {
 	t.Helper()
 	ran := map[string]bool{}
-	count := map[state]int{}
+	count := map[ginkgo.State]int{}
 	for _, o := range outcomes {
 		ran[o.Name] = true
 		count[o.State]++
 		switch o.State {
-		case failed:
-			t.Errorf("failed: %s: %s", o.Name, o.summary())
-		case skipped:
-			t.Logf("skipped: %s: %s", o.Name, o.summary())
+		case ginkgo.Failed:
+			t.Errorf("failed: %s: %s", o.Name, o.Summary())
+		case ginkgo.Skipped:
+			t.Logf("skipped: %s: %s", o.Name, o.Summary())
 		}
 	}
 	for _, name := range selection.names {
@@ -216,10 +217,10 @@ func judge(t *testing.T, selection selection, outcomes []outcome, runErr error) 
 	if len(outcomes) == 0 {
 		t.Error("no test matches")
 	}
-	if runErr != nil && count[failed] == 0 {
+	if runErr != nil && count[ginkgo.Failed] == 0 {
 		t.Errorf("the tests ended with %v: see the end of e2e.log", runErr)
 	}
-	t.Logf("%d passed, %d failed, %d skipped", count[passed], count[failed], count[skipped])
+	t.Logf("%d passed, %d failed, %d skipped", count[ginkgo.Passed], count[ginkgo.Failed], count[ginkgo.Skipped])
 }
 
 // prepare gives a host the images, before its kedge starts, and a mirror that

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/kedge-dev/kedge/tests/harness/ginkgo"
 )
 
 const report = `[{"SpecReports": [
@@ -23,7 +25,7 @@ func TestTables(t *testing.T) {
 	if err := os.WriteFile(path, []byte(report), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	outcomes, err := readReport(path)
+	outcomes, err := ginkgo.Read(path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -82,7 +84,7 @@ func TestTables(t *testing.T) {
 			t.Errorf("%s is\n%swant\n%s", name, got, want)
 		}
 	}
-	if _, err := readReport(filepath.Join(dir, "results.md")); err == nil || !strings.Contains(err.Error(), "results.md") {
+	if _, err := ginkgo.Read(filepath.Join(dir, "results.md")); err == nil || !strings.Contains(err.Error(), "results.md") {
 		t.Errorf("error is %v", err)
 	}
 }

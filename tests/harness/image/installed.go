@@ -52,23 +52,48 @@ func Fio(repository string) (archive string, err error) {
 // publishes.
 func Prometheus(repository, name string) (archive string, err error) {
 	program := filepath.Join(repository, "build", runtime.GOARCH, "prometheus")
-	output, err := exec.Command("ldd", program).Output()
+	files, err := Programs(program)
 	if err != nil {
-		return "", fmt.Errorf("find the libraries of Prometheus (`make %s` gets it): %w", filepath.Join("build", runtime.GOARCH, "prometheus"), err)
+		return "", fmt.Errorf("%w: `make %s` gets it", err, filepath.Join("build", runtime.GOARCH, "prometheus"))
 	}
-	data, err := os.ReadFile(program)
-	if err != nil {
-		return "", fmt.Errorf("read Prometheus: %w", err)
-	}
-	files := []ociimage.File{{Name: "bin/prometheus", Mode: 0o755, Data: data}, {Name: "tmp/", Mode: 0o1777}}
-	for _, match := range linked.FindAllSubmatch(output, -1) {
-		data, err := os.ReadFile(string(match[1]))
-		if err != nil {
-			return "", fmt.Errorf("read library: %w", err)
+	for i, file := range files {
+		if file.Name == program[1:] {
+			files[i].Name = "bin/prometheus"
 		}
-		files = append(files, ociimage.File{Name: string(match[1][1:]), Mode: 0o755, Data: data})
 	}
+	files = append(files, ociimage.File{Name: "tmp/", Mode: 0o1777})
 	return own(repository).write(name, ocispec.ImageConfig{Entrypoint: []string{"/bin/prometheus"}}, files)
+}
+
+// Nginx builds an image of busybox and of Debian's nginx, which must be installed. It answers at a port, as the image that
+// nginx publishes does at port 80.
+func Nginx(repository, name string, port int) (archive string, err error) {
+	files, err := installed(repository, []string{"/usr/sbin/nginx"})
+	if err != nil {
+		return "", err
+	}
+	const settings = "user nobody nogroup;\npid /var/run/nginx.pid;\nerror_log stderr;\nevents {}\n" +
+		"http {\n\taccess_log off;\n\tserver { listen %d; location / { return 200 \"nginx\\n\"; } }\n}\n"
+	for _, folder := range []string{"var/run/", "var/log/nginx/", "var/lib/nginx/"} {
+		files = append(files, ociimage.File{Name: folder, Mode: 0o755})
+	}
+	files = append(files, ociimage.File{Name: "etc/nginx/nginx.conf", Mode: 0o644, Data: fmt.Appendf(nil, settings, port)})
+	return own(repository).write(name, ocispec.ImageConfig{
+		Env: withBusybox.Env, Cmd: []string{"/usr/sbin/nginx", "-c", "/etc/nginx/nginx.conf", "-g", "daemon off;"},
+	}, files)
+}
+
+// WithBusybox builds an image of busybox and of files, which take the place of those of busybox's image.
+func WithBusybox(repository, name string, config ocispec.ImageConfig, more ...ociimage.File) (archive string, err error) {
+	files, err := own(repository).busybox()
+	if err != nil {
+		return "", err
+	}
+	files = slices.DeleteFunc(files, func(file ociimage.File) bool {
+		return slices.ContainsFunc(more, func(other ociimage.File) bool { return other.Name == file.Name })
+	})
+	config.Env = withBusybox.Env
+	return own(repository).write(name, config, append(files, more...))
 }
 
 // linked matches a library in the output of ldd.
@@ -77,25 +102,24 @@ var linked = regexp.MustCompile(`(/\S+) \(0x`)
 // withInstalled builds an image of busybox, of programs of this machine with the libraries that they
 // link, and of folders. Their paths are the same as on this machine.
 func withInstalled(repository, name string, programs []string, folders ...string) (string, error) {
-	files, err := own(repository).busybox()
+	files, err := installed(repository, programs, folders...)
 	if err != nil {
 		return "", err
 	}
-	output, err := exec.Command("ldd", programs...).Output()
+	return own(repository).write(name, withBusybox, files)
+}
+
+// installed returns the files of withInstalled.
+func installed(repository string, programs []string, folders ...string) ([]ociimage.File, error) {
+	files, err := own(repository).busybox()
 	if err != nil {
-		return "", fmt.Errorf("find the libraries of %v: %w", programs, err)
+		return nil, err
 	}
-	for _, match := range linked.FindAllSubmatch(output, -1) {
-		programs = append(programs, string(match[1]))
+	linked, err := Programs(programs...)
+	if err != nil {
+		return nil, err
 	}
-	slices.Sort(programs)
-	for _, path := range slices.Compact(programs) {
-		data, err := os.ReadFile(path)
-		if err != nil {
-			return "", err
-		}
-		files = append(files, ociimage.File{Name: path[1:], Mode: 0o755, Data: data})
-	}
+	files = append(files, linked...)
 	for _, folder := range folders {
 		err := filepath.WalkDir(folder, func(path string, entry fs.DirEntry, err error) error {
 			if err != nil || entry.IsDir() {
@@ -106,8 +130,29 @@ func withInstalled(repository, name string, programs []string, folders ...string
 			return err
 		})
 		if err != nil {
-			return "", err
+			return nil, err
 		}
 	}
-	return own(repository).write(name, withBusybox, files)
+	return files, nil
+}
+
+// Programs returns programs of this machine, with the libraries that they link.
+func Programs(programs ...string) (files []ociimage.File, err error) {
+	output, err := exec.Command("ldd", programs...).Output()
+	if err != nil {
+		return nil, fmt.Errorf("find the libraries of %v: %w", programs, err)
+	}
+	paths := slices.Clone(programs)
+	for _, match := range linked.FindAllSubmatch(output, -1) {
+		paths = append(paths, string(match[1]))
+	}
+	slices.Sort(paths)
+	for _, path := range slices.Compact(paths) {
+		data, err := os.ReadFile(path)
+		if err != nil {
+			return nil, err
+		}
+		files = append(files, ociimage.File{Name: path[1:], Mode: 0o755, Data: data})
+	}
+	return files, nil
 }
