@@ -4,8 +4,12 @@ module github.com/kedge-dev/kedge
 
 go 1.26.8
 
-// tests/e2e/addons builds it.
-tool helm.sh/helm/v4/cmd/helm
+tool (
+	// tests/e2e/gateway builds it.
+	github.com/summerwind/h2spec/cmd/h2spec
+	// tests/e2e/addons builds it.
+	helm.sh/helm/v4/cmd/helm
+)
 
 require (
 	filippo.io/age v1.3.2
@@ -376,6 +380,7 @@ require (
 	github.com/santhosh-tekuri/jsonschema/v6 v6.0.3 // indirect
 	github.com/shopspring/decimal v1.4.0 // indirect
 	github.com/spf13/cast v1.7.0 // indirect
+	github.com/summerwind/h2spec v2.2.1+incompatible
 	github.com/tetratelabs/wabin v0.0.0-20230304001439-f6f874872834 // indirect
 	helm.sh/helm/v4 v4.3.1
 	oras.land/oras-go/v2 v2.6.2

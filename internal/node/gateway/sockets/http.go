@@ -27,6 +27,11 @@ const (
 	// has read yet.
 	streamWindow     = 256 << 10
 	connectionWindow = 512 << 10
+	// frameSize is how many bytes a frame of HTTP/2 may have, the least that the protocol allows. A connection gets memory for
+	// a whole frame as soon as a client has sent its length.
+	//
+	//upstream:relies-on std/net/http/h2_bundle.go http2NewFramer http2Framer.ReadFrameForHeader
+	frameSize = 16 << 10
 	// pingAfter is how long a connection of HTTP/2 may be silent before it is asked whether it
 	// still is there.
 	pingAfter = 30 * time.Second
@@ -124,7 +129,7 @@ func (t *tcpSocket) newServer() *http.Server {
 		Protocols: new(http.Protocols),
 		HTTP2: &http.HTTP2Config{
 			MaxConcurrentStreams: maxStreams, SendPingTimeout: pingAfter,
-			MaxReceiveBufferPerStream: streamWindow, MaxReceiveBufferPerConnection: connectionWindow,
+			MaxReceiveBufferPerStream: streamWindow, MaxReceiveBufferPerConnection: connectionWindow, MaxReadFrameSize: frameSize,
 		},
 		ErrorLog: log.New(debugLog{t.log}, "", 0),
 	}
