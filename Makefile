@@ -188,7 +188,7 @@ $(BUILD)/debian.stamp: scripts/bundle.sh scripts/aptlists.sh | packages
 
 # -- Tests --------------------------------------------------------------------
 
-.PHONY: test check proof lint vet unit upstream fuzz fuzz-quick integration claims e2e robustness apistorage critest machines machines-quick conformance conformance-quick conformance-storage conformance-gateway bench
+.PHONY: test check proof lint vet unit upstream fuzz fuzz-quick integration claims e2e robustness apistorage critest soak machines machines-quick conformance conformance-quick conformance-storage conformance-gateway bench
 test: check proof ## what CI runs: check, and then proof
 
 check: vet lint unit fuzz-quick ## vet, linters, unit tests, short fuzzing
@@ -267,6 +267,10 @@ apistorage: bin/kedge $(GOTESTSUM) ## upstream's tests of the API server's stora
 critest: bin/kedge $(BUILD)/busybox $(GOTESTSUM) ## the validation suite of the CRI on kedge's containerd: FOCUS= (root)
 	@scripts/need.sh nftables
 	FOCUS='$(FOCUS)' KEDGE_BINARY=$(CURDIR)/bin/kedge $(GOTEST_V) -timeout 30m ./tests/cri
+
+soak: bin/kedge $(BUILD)/busybox $(GOTESTSUM) ## a busy week in an hour, with faults: HOURS=1 SEED= (root)
+	@scripts/need.sh nftables
+	HOURS=$(or $(HOURS),1) SEED=$(SEED) KEDGE_BINARY=$(CURDIR)/bin/kedge $(GOTEST_V) -timeout 48h ./tests/soak
 
 # TestKill9 kills only five times here.
 claims: bin/kedge $(BUILD)/busybox $(GOTESTSUM) ## those of tests/e2e that SECURITY.md names, and those behind "nothing is lost" (root)
