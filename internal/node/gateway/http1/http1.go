@@ -27,7 +27,7 @@ import (
 var (
 	errHeader     = errors.New("the header of the answer is too long")
 	errHasBody    = errors.New("the request has a body")
-	errBadRequest = errors.New("the request has a header that cannot be sent")
+	errBadRequest = errors.New("the request has a method or a header that cannot be sent")
 )
 
 // Config is what New needs.
@@ -67,7 +67,7 @@ func (c *Client) Do(ctx context.Context, r *http.Request, hint func(code int, he
 	if r.Body != nil {
 		return nil, errHasBody
 	}
-	if !sendable(r.Header) {
+	if !httpguts.ValidHeaderFieldName(r.Method) || !sendable(r.Header) {
 		return nil, errBadRequest
 	}
 	for {

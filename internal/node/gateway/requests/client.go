@@ -110,8 +110,8 @@ func (c *client) forwarded(h http.Header, host, publicPort string) {
 	set("X-Real-Ip", address)
 }
 
-// isForwarding tells whether a header says where a request comes from. Many servers cannot tell
-// an underscore in a name from a hyphen.
+// isForwarding tells whether a header says where a request comes from, or could be taken for its length. Many servers cannot
+// tell an underscore in a name from a hyphen.
 func isForwarding(name string) bool {
 	if name == "Forwarded" || name == "X-Real-Ip" || strings.HasPrefix(name, "X-Forwarded-") {
 		return true
@@ -120,5 +120,5 @@ func isForwarding(name string) bool {
 		return false
 	}
 	name = strings.ReplaceAll(strings.ToLower(name), "_", "-")
-	return name == "x-real-ip" || strings.HasPrefix(name, "x-forwarded-")
+	return name == "x-real-ip" || name == "content-length" || name == "transfer-encoding" || strings.HasPrefix(name, "x-forwarded-")
 }

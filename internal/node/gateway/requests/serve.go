@@ -6,6 +6,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/net/http/httpguts"
+
 	"github.com/kedge-dev/kedge/internal/base/routing"
 	"github.com/kedge-dev/kedge/internal/node/gateway/hosts"
 )
@@ -57,6 +59,11 @@ func (q *Requests) Serve(w http.ResponseWriter, r *http.Request, name string) {
 		return
 	}
 	x.client = clientOf(r, x.socket.trusted)
+	if len(r.TransferEncoding) > 0 {
+		// The request may have had a length too, which package http has removed. What comes next on the connection would be
+		// another request for a proxy before this one that counts by the length (RFC 9112, section 6.1).
+		w.Header().Set("Connection", "close")
+	}
 	if x.socket.http3 && r.TLS != nil && r.ProtoMajor < 3 {
 		w.Header().Set("Alt-Svc", altSvc(x.socket.publicPort))
 	}
@@ -73,11 +80,15 @@ func (q *Requests) Serve(w http.ResponseWriter, r *http.Request, name string) {
 	x.serve()
 }
 
+// isToken tells whether a text can be a method (RFC 9110, section 9.1). Names of header fields are tokens too.
+func isToken(text string) bool { return httpguts.ValidHeaderFieldName(text) }
+
 // route finds the match that takes the request. It returns a status if there is none.
 func (x *exchange) route() (status int) {
 	r := x.r
 	host, is := hosts.FromHeader(r.Host)
-	if !is {
+	// With HTTP/2 and HTTP/3 a method can have blanks. The server of a backend would find another path behind them.
+	if !is || !isToken(r.Method) {
 		return http.StatusBadRequest
 	}
 	x.host = host
