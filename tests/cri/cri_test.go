@@ -5,7 +5,6 @@ package cri
 import (
 	"cmp"
 	"fmt"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -19,13 +18,15 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/datadir"
 	"github.com/kedge-dev/kedge/tests/harness"
 	"github.com/kedge-dev/kedge/tests/harness/ginkgo"
+	"github.com/kedge-dev/kedge/tests/harness/registry"
 )
 
 const (
 	architecture = runtime.GOARCH
-	// registryAddress is where the node gets images from.
-	registryAddress = "127.0.0.1:5000"
-	patience        = time.Minute
+	patience     = time.Minute
+	// registryName is where the node gets images from.
+	registryName  = "mirror.test"
+	authorityFile = "/etc/kedge/mirror.crt"
 )
 
 // fewest is fewer tests than critest has.
@@ -44,13 +45,27 @@ func TestMain(m *testing.M) {
 	os.Exit(suite.Main(m))
 }
 
+// registriesYAML makes the images of all registries come from one.
+const registriesYAML = `
+mirrors:
+  "*": {endpoint: ["https://%[1]s:5000"]}
+configs:
+  "%[1]s:5000":
+    auth: {username: reader, password: first}
+    tls: {ca_file: %[2]s}
+`
+
 // TestCRI runs critest. FOCUS selects tests by their names.
 func TestCRI(t *testing.T) {
 	harness.Require(t)
 	program := buildCritest(t)
-	host := harness.NewNetwork(t).NewHost(t, "server-1")
-	go func() { _ = http.Serve(host.Listen(registryAddress), newRegistry(t)) }() // until the listener is closed
-	host.WriteFile(registriesFile, "mirrors:\n  \"*\":\n    endpoint: [http://"+registryAddress+"]\n")
+	network := harness.NewNetwork(t)
+	images := registry.Start(t, network, registryName)
+	fillRegistry(t, images)
+	host := network.NewHost(t, "server-1")
+	host.WriteFile("/etc/hosts", fmt.Sprintf("127.0.0.1 localhost\n%s %s\n", images.Host.Address, registryName))
+	host.WriteFile(authorityFile, string(images.Authority))
+	host.WriteFile(registriesFile, fmt.Sprintf(registriesYAML, registryName, authorityFile))
 	// The first start prepares the host, and the network of pods.
 	server := host.StartServer(t)
 	server.WaitReady()

@@ -4,12 +4,12 @@ import (
 	"os"
 	"testing"
 
-	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/kedge-dev/kedge/scripts/ociimage"
 	"github.com/kedge-dev/kedge/tests/harness"
 	"github.com/kedge-dev/kedge/tests/harness/image"
+	"github.com/kedge-dev/kedge/tests/harness/registry"
 )
 
 // The names of upstream's test images begin with these.
@@ -18,27 +18,30 @@ const (
 	staging = "k8s-staging-cri-tools/"
 )
 
-// newRegistry returns a registry with the images of critest, made of Debian's busybox and nginx, and of Kubernetes' program
-// nonewprivs.
+// fillRegistry fills a registry with the images of critest, made of Debian's busybox and nginx, and of Kubernetes' program
+// nonewprivs. The registry stands in for all others, so the names do not begin with one.
 //
 //upstream:relies-on sigs.k8s.io/cri-tools/pkg/validate/consts.go
-func newRegistry(t *testing.T) *registry {
+func fillRegistry(t *testing.T, r *registry.Registry) {
 	t.Helper()
 	harness.Need(t, "nginx-light", "procps", "util-linux")
 	repository, err := harness.Repository()
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &registry{blobs: map[digest.Digest][]byte{}, manifests: map[string]digest.Digest{}}
 	add := func(archive string, err error) func(names ...string) {
 		t.Helper()
 		if err != nil {
 			t.Fatal(err)
 		}
+		data, err := os.ReadFile(archive)
+		if err != nil {
+			t.Fatal(err)
+		}
 		return func(names ...string) {
 			t.Helper()
-			if err := r.add(archive, names...); err != nil {
-				t.Fatal(err)
+			for _, name := range names {
+				r.Add(t, name, data)
 			}
 		}
 	}
@@ -89,5 +92,4 @@ func newRegistry(t *testing.T) *registry {
 		t.Fatal(err)
 	}
 	busybox(ocispec.ImageConfig{Entrypoint: []string{"/pause"}}, ociimage.File{Name: "pause", Mode: 0o755, Data: pause})("pause:3.9")
-	return r
 }
