@@ -122,7 +122,7 @@ func (w *world) servicesAnswer() error {
 // gatewayAnswers asks the gateway at each node.
 func (w *world) gatewayAnswers() error {
 	for _, n := range w.nodes {
-		client := &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{DialContext: w.nodes[0].DialContext, DisableKeepAlives: true}}
+		client := &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{DialContext: w.outside.DialContext, DisableKeepAlives: true}}
 		response, err := client.Get("http://" + n.Address.String() + "/")
 		if err != nil {
 			return err

@@ -38,8 +38,10 @@ type node struct {
 // world is the cluster. Its embedded Cluster is seen from a server that is never restarted.
 type world struct {
 	*cluster.Cluster
-	nodes  []*node
-	writes *load.Writes
+	nodes []*node
+	// outside is a host that is no node.
+	outside *harness.Host
+	writes  *load.Writes
 	// evidence is a folder that pods on all nodes share with this test. A stranger that reaches what it must not leaves a file.
 	evidence string
 	// counts has the highest count of the volume of each pod.
@@ -57,7 +59,7 @@ func newWorld(t *testing.T) *world {
 	}
 	// All hosts share the folders for temporary files of the machine: it is the place of the backup.
 	backup := "--backup=file://" + t.TempDir()
-	w := &world{evidence: t.TempDir(), counts: map[string]int{}}
+	w := &world{outside: network.NewHost(t, "outside"), evidence: t.TempDir(), counts: map[string]int{}}
 	first := host("server-1").StartServer(t, "--cluster-init", backup)
 	first.WaitReady()
 	w.nodes = append(w.nodes, &node{Host: first.Host, process: first, server: true, steady: true})
