@@ -28,7 +28,7 @@ const (
 	// EndpointVariable is where SQL is. Each test has a database of its own, whose name begins with the last part of
 	// the endpoint.
 	EndpointVariable = "KEDGE_DATASTORE_ENDPOINT"
-	// FilesVariable is the folder with ca.crt, kedge.crt and kedge.key for SQL.
+	// FilesVariable is the folder with ca.crt, kedge.crt and kedge.key for SQL, if it wants TLS.
 	FilesVariable = "KEDGE_DATASTORE_FILES"
 )
 
@@ -75,13 +75,13 @@ func newDatastore(folder string) (datastore.Datastore, error) {
 	case "SQLite":
 		return sqlite.New(sqlite.Config{Dir: folder, Socket: socket}), nil
 	case "SQL":
-		files := os.Getenv(FilesVariable)
-		return sqldb.New(sqldb.Config{
-			Endpoint: fmt.Sprint(os.Getenv(EndpointVariable), os.Getpid(), "_", started.Add(1)), Socket: socket,
-			TLS: datastore.TLS{
-				CAFile: filepath.Join(files, "ca.crt"), CertFile: filepath.Join(files, "kedge.crt"), KeyFile: filepath.Join(files, "kedge.key"),
-			},
-		})
+		var files datastore.TLS
+		if folder := os.Getenv(FilesVariable); folder != "" {
+			files = datastore.TLS{
+				CAFile: filepath.Join(folder, "ca.crt"), CertFile: filepath.Join(folder, "kedge.crt"), KeyFile: filepath.Join(folder, "kedge.key"),
+			}
+		}
+		return sqldb.New(sqldb.Config{Endpoint: fmt.Sprint(os.Getenv(EndpointVariable), os.Getpid(), "_", started.Add(1)), TLS: files, Socket: socket})
 	case "etcd":
 		return newMember(datadir.Dir(folder), socket)
 	default:
