@@ -129,7 +129,7 @@ func (r results) judge(t *testing.T) {
 	}
 }
 
-// writePage writes the page that stands beside this file.
+// writePage writes a table of how the tests ended, below build.
 func writePage(t *testing.T, all []results) {
 	t.Helper()
 	repository, err := harness.Repository()

@@ -161,8 +161,8 @@ func judge(t *testing.T, outcomes []ginkgo.Outcome) {
 
 // cannot are the ends of the names of tests that fail for a reason other than a fault.
 var cannot = []struct{ test, reason string }{
-	{"public image with digest should be pulled and removed", "it wants an image by a digest, and that image is only in a registry of the Internet"},
-	{"runtime should support MaskedPaths", "it masks /bin/ls, which is a link to busybox in the image made of Debian's, and the shell of that runs its own ls"},
+	{"public image with digest should be pulled and removed", "it pulls an image by its digest. Only a registry of the Internet has the image"},
+	{"runtime should support MaskedPaths", "it masks /bin/ls. In this image /bin/ls is a link to Debian's busybox, whose shell does not need the link"},
 }
 
 // why returns why a test fails, or nothing if it must pass.
@@ -174,7 +174,7 @@ func why(name string) string {
 	return cannot[i].reason
 }
 
-// writePage writes the page that stands beside this file.
+// writePage writes a table of how the tests ended, below build.
 func writePage(t *testing.T, outcomes []ginkgo.Outcome) {
 	t.Helper()
 	count, rest := map[ginkgo.State]int{}, ""

@@ -33,7 +33,7 @@ type Folders struct {
 	Disk, Memory string
 }
 
-// Of returns the folders that contain the recording. dir is the data directory of kedge.
+// Of returns the two folders of the recording. The argument is the data directory of kedge.
 func Of(dir datadir.Dir) Folders {
 	return Folders{Disk: dir.Recording(), Memory: datadir.RecordingMemory}
 }

@@ -142,8 +142,8 @@ func (e *endings) held() (ids []string) {
 func (e *endings) onDisk(id string) string   { return filepath.Join(e.containers, id, statusFile) }
 func (e *endings) inMemory(id string) string { return filepath.Join(e.memory, id, statusFile) }
 
-// cover covers the folder of a container with one in memory that has the same status. A container that has been removed has
-// none.
+// cover mounts a folder in memory over the folder of a container. It has the same status. If the container has been removed,
+// cover does nothing.
 func (e *endings) cover(id string) error {
 	status, err := os.ReadFile(e.onDisk(id))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -166,7 +166,8 @@ func (e *endings) cover(id string) error {
 	return nil
 }
 
-// uncover uncovers the folder of a container. What is in memory stays there. It does not fail if the folder is not covered.
+// uncover removes the mount from the folder of a container. The folder in memory keeps the status. Without a mount, uncover does
+// nothing.
 func (e *endings) uncover(id string) error {
 	err := unix.Unmount(filepath.Join(e.containers, id), unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
 	if err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
@@ -182,7 +183,8 @@ func (e *endings) hasSpace() bool {
 	return err == nil && disk.Bavail*uint64(disk.Bsize) >= enough
 }
 
-// toDisk writes a status to the disk, and forgets it in memory. That of a container that has been removed is only forgotten.
+// toDisk writes the status of a container to the disk, and removes it from memory. If the container has been removed, toDisk
+// only removes the status from memory.
 func (e *endings) toDisk(id string) error {
 	if err := e.uncover(id); err != nil {
 		return err

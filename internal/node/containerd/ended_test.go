@@ -53,7 +53,7 @@ func TestEndOnAFullDisk(t *testing.T) {
 		onDisk()
 		n.removePod(pod)
 
-		// What has been removed meanwhile leaves nothing.
+		// The kubelet removes the pod while the disk is still full. Nothing of the pod may be left.
 		pod = n.runPod()
 		free = fill(t, dir+"/root/eaten")
 		n.stopContainer(pod)

@@ -259,8 +259,8 @@ func fields() (all [][]string) {
 	return all
 }
 
-// TestNoTwoReadings sends all requests that servers have read in different ways. What the gateway sends on must have one reading, and an
-// honest client must get its own answer afterwards.
+// TestNoTwoReadings sends ambiguous requests. Other servers have read such requests in different ways. The gateway must send on only
+// requests with one meaning. An honest client that comes next must get its own answer.
 func TestNoTwoReadings(t *testing.T) {
 	testutil.CheckLeaks(t)
 	b := newBoth(t)

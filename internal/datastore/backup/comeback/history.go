@@ -68,7 +68,7 @@ type Change struct {
 	Revision int64
 	// Time is zero if the object is older than the backup.
 	Time time.Time
-	// What happened to the object: "created", "changed" or "deleted".
+	// What is "created", "changed" or "deleted".
 	What string
 	// By is the field manager that wrote it, or the user that has deleted it. It is empty if that is not known.
 	By string

@@ -60,8 +60,9 @@ func (q *Requests) Serve(w http.ResponseWriter, r *http.Request, name string) {
 	}
 	x.client = clientOf(r, x.socket.trusted)
 	if len(r.TransferEncoding) > 0 {
-		// The request may have had a length too, which package http has removed. What comes next on the connection would be
-		// another request for a proxy before this one that counts by the length (RFC 9112, section 6.1).
+		// The client may have sent a length, too. Package http removes the length. A proxy in front of the gateway may have
+		// counted by the length, and would find the end of this request in another place. So the connection must end after
+		// the answer (RFC 9112, section 6.1).
 		w.Header().Set("Connection", "close")
 	}
 	if x.socket.http3 && r.TLS != nil && r.ProtoMajor < 3 {
