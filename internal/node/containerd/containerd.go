@@ -162,6 +162,9 @@ func (c *Containerd) Run(ctx context.Context, ready func()) error {
 	if err != nil {
 		return err
 	}
+	if err := reserve(config.Root); err != nil {
+		c.log.Warnf("If the disk fills up, containerd may be unable to remove containers: %v. Free space on the disk, and restart kedge", err)
+	}
 	ready()
 
 	err = interruptible(ctx, failed, preloading.follow)

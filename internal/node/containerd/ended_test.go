@@ -24,6 +24,12 @@ func TestEndOnAFullDisk(t *testing.T) {
 			t.Fatal(err)
 		}
 		n := startNode(t, dir)
+		for _, database := range []string{"io.containerd.metadata.v1.bolt/meta.db", "io.containerd.snapshotter.v1.overlayfs/metadata.db"} {
+			var file unix.Stat_t
+			if err := unix.Stat(filepath.Join(dir, "root", database), &file); err != nil || file.Blocks*512 < file.Size+reserved {
+				t.Errorf("%s has %d bytes, and %d on the disk (%v)", database, file.Size, file.Blocks*512, err)
+			}
+		}
 		onDisk := func() {
 			t.Helper()
 			eventually(t, func() bool {
