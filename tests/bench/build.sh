@@ -6,7 +6,7 @@ set -eu
 
 cd "$(dirname "$0")/../.."
 out=build/bench
-mkdir -p $out/bin $out/_flanneld
+mkdir -p $out/bin $out/_flanneld $out/_kopia
 
 # Whole upstream programs import more than kedge does. What they need besides
 # is recorded in go.sum.extra, and go.mod stays as it is.
@@ -34,8 +34,10 @@ build kube-proxy k8s.io/kubernetes/cmd/kube-proxy
 build kubectl k8s.io/kubernetes/cmd/kubectl
 build coredns ./tests/bench/coredns
 
-# TestVolumeBackup compares kedge with kopia, which is no part of go.mod.
-GOBIN=$PWD/$out CGO_ENABLED=0 go install -tags nohtmlui -ldflags '-s -w' github.com/kopia/kopia@v0.23.1
+# TestVolumeBackup compares kedge with kopia, which is no part of go.mod. It is built in a module that requires it, because
+# `go install` with a version needs the list of all versions, which some module proxies refuse.
+printf 'module kopia\n\nrequire github.com/kopia/kopia v0.23.1\n' >$out/_kopia/go.mod
+CGO_ENABLED=0 go build -C $out/_kopia -mod=mod -tags nohtmlui -ldflags '-s -w' -o .. github.com/kopia/kopia
 
 # flanneld without the back end for Tencent's cloud, whose module the Go module
 # proxies do not all have.
