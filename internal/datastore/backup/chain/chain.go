@@ -435,8 +435,12 @@ func (c *Chain) ReadPart(ctx context.Context, part Part) ([]byte, error) {
 	return content, nil
 }
 
-// window is how much the compression looks back at, in bytes. It is little, so that a small machine can write.
-const window = 1 << 20
+// window is how much the compression looks back at, in bytes. It is little, so that a small machine can write. The fastest
+// level of the compression takes a third of the memory, and for changes of objects its results are not longer.
+const window = 256 << 10
+
+// maxWindow is the largest window that is read. Older versions wrote with 1 MiB.
+const maxWindow = 8 << 20
 
 // Seal compresses and encrypts.
 func Seal(content []byte, recipients ...age.Recipient) ([]byte, error) {
@@ -445,7 +449,8 @@ func Seal(content []byte, recipients ...age.Recipient) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("encrypt: %w", err)
 	}
-	compressed, err := zstd.NewWriter(encrypted, zstd.WithEncoderConcurrency(1), zstd.WithLowerEncoderMem(true), zstd.WithWindowSize(window))
+	compressed, err := zstd.NewWriter(encrypted, zstd.WithEncoderConcurrency(1), zstd.WithLowerEncoderMem(true), zstd.WithWindowSize(window),
+		zstd.WithEncoderLevel(zstd.SpeedFastest))
 	if err != nil {
 		return nil, fmt.Errorf("compress: %w", err)
 	}
@@ -480,7 +485,7 @@ func Unseal(sealed []byte, identities ...age.Identity) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("decrypt: %w", err)
 	}
-	unpacked, err := zstd.NewReader(decrypted, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(8*window))
+	unpacked, err := zstd.NewReader(decrypted, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(maxWindow))
 	if err != nil {
 		return nil, fmt.Errorf("unpack: %w", err)
 	}
