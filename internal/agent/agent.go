@@ -29,6 +29,7 @@ import (
 	"github.com/kedge-dev/kedge/internal/node/containerd/peers"
 	"github.com/kedge-dev/kedge/internal/node/containerd/registries"
 	"github.com/kedge-dev/kedge/internal/node/csi"
+	"github.com/kedge-dev/kedge/internal/node/mesh"
 	"github.com/kedge-dev/kedge/internal/node/network"
 	"github.com/kedge-dev/kedge/internal/node/proxy"
 	"github.com/kedge-dev/kedge/internal/node/recorder"
@@ -90,6 +91,8 @@ type Config struct {
 	API      API
 	// Servers knows the servers that this node connects to. It is nil if there are none.
 	Servers proxy.Servers
+	// Mesh connects the pods of nodes. It is nil if the pods' network is another one.
+	Mesh *mesh.Mesh
 	// Driver makes local volumes on this node. It is nil if the cluster has them
 	// disabled.
 	Driver *csi.Driver

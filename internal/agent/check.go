@@ -11,6 +11,7 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/config"
 	"github.com/kedge-dev/kedge/internal/base/datadir"
 	"github.com/kedge-dev/kedge/internal/base/host"
+	"github.com/kedge-dev/kedge/internal/cluster/mesh"
 	"github.com/kedge-dev/kedge/internal/node/containerd/peers"
 	"github.com/kedge-dev/kedge/internal/node/dns"
 	"github.com/kedge-dev/kedge/internal/node/kubelet"
@@ -71,6 +72,9 @@ func ClusterPorts(cluster config.Cluster) []host.Port {
 	var list []host.Port
 	if cluster.FlannelBackend == "vxlan" {
 		list = append(list, host.Port{Network: "udp", Address: ":" + strconv.Itoa(cluster.VXLAN.Port), Use: "VXLAN between nodes", Remote: true})
+	}
+	if cluster.FlannelBackend == "mesh" {
+		list = append(list, host.Port{Network: "udp", Address: ":" + strconv.Itoa(mesh.DefaultPort), Use: "the mesh between nodes", Remote: true})
 	}
 	if cluster.EmbeddedRegistry {
 		list = append(list, host.Port{Network: "tcp", Address: ":" + strconv.Itoa(peers.Port), Use: "images for other nodes", Remote: true})

@@ -16,11 +16,13 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/metrics"
 	"github.com/kedge-dev/kedge/internal/base/objectcache"
 	"github.com/kedge-dev/kedge/internal/base/servicelb"
+	meshrelay "github.com/kedge-dev/kedge/internal/cluster/mesh"
 	"github.com/kedge-dev/kedge/internal/cluster/nodestream"
 	"github.com/kedge-dev/kedge/internal/cluster/pki"
 	"github.com/kedge-dev/kedge/internal/node/dns"
 	"github.com/kedge-dev/kedge/internal/node/kubelet"
 	"github.com/kedge-dev/kedge/internal/node/loadbalancer"
+	"github.com/kedge-dev/kedge/internal/node/mesh"
 	"github.com/kedge-dev/kedge/internal/node/network"
 	"github.com/kedge-dev/kedge/internal/node/nodewatch"
 	"github.com/kedge-dev/kedge/internal/node/policy"
@@ -119,6 +121,18 @@ func (n *node) paths() map[string]http.Handler {
 	return paths
 }
 
+// NewMesh returns what connects the pods of the node, or nil if the pods' network is another one. relay is that of the server in
+// this process, or nil.
+func NewMesh(node string, cluster config.Cluster, relay *meshrelay.Relay) (*mesh.Mesh, error) {
+	if cluster.FlannelBackend != "mesh" {
+		return nil, nil
+	}
+	return mesh.New(mesh.Config{
+		NodeName: node, Port: meshrelay.DefaultPort, Relay: relay,
+		Reserved: slices.Concat(cluster.PodCIDRs(), cluster.ServiceCIDRs()),
+	})
+}
+
 // network connects the node's pods with those of other nodes.
 func (n *node) network() component.Component {
 	settings := network.Config{
@@ -129,6 +143,7 @@ func (n *node) network() component.Component {
 		Interface: n.Settings.FlannelIface,
 		Cluster:   n.Cluster,
 		Backend:   n.backend,
+		Mesh:      n.Mesh,
 		ConfDir:   n.cniConfDir(),
 		Nftables:  n.facts.NoNftables == nil,
 	}

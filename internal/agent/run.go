@@ -171,6 +171,10 @@ func addComponents(group *component.Group, cfg *config.Config, process *Process,
 		all, _ := servers.Servers()
 		return all
 	}}
+	mesh, err := NewMesh(identity.Host.Name, cluster, nil)
+	if err != nil {
+		return err
+	}
 	node, err := AddTo(group, Config{
 		Process:    process,
 		Dir:        dir,
@@ -179,6 +183,7 @@ func addComponents(group *component.Group, cfg *config.Config, process *Process,
 		Cluster:    cluster,
 		API:        API{Clients: clients, Reconnect: clients.ReconnectUser, Informers: objects.Informers},
 		Servers:    servers,
+		Mesh:       mesh,
 		Driver:     driver,
 		Executable: source.Get,
 		Certificates: Certificates{
@@ -201,6 +206,7 @@ func addComponents(group *component.Group, cfg *config.Config, process *Process,
 		TLS:         own(),
 		// A server that has restarted may have new authorities.
 		Opened: keeper.Look,
+		Mesh:   mesh.Stream(),
 	}))
 	return nil
 }

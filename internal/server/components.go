@@ -17,6 +17,7 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/metrics"
 	"github.com/kedge-dev/kedge/internal/base/version"
 	"github.com/kedge-dev/kedge/internal/cluster/join"
+	relay "github.com/kedge-dev/kedge/internal/cluster/mesh"
 	"github.com/kedge-dev/kedge/internal/cluster/pki"
 	"github.com/kedge-dev/kedge/internal/cluster/registration"
 	"github.com/kedge-dev/kedge/internal/cluster/renewal"
@@ -115,6 +116,19 @@ func (s *server) newKeeper() *renewal.Keeper {
 	return rotation.NewKeeper(settings)
 }
 
+// newTunnels makes what nodes connect to, and this server's part of the mesh.
+func (s *server) newTunnels() {
+	if s.cfg.Cluster.FlannelBackend == "mesh" {
+		s.relay = relay.NewRelay(s.node.Name, 0)
+	}
+	s.tunnels = tunnel.NewServer(s.relay)
+	if s.roles.node {
+		var fault error
+		s.mesh, fault = agent.NewMesh(s.node.Name, s.cfg.Cluster, s.relay)
+		s.faults = append(s.faults, fault)
+	}
+}
+
 // tunnel returns the tunnels through which other servers' API servers reach this server's node.
 func (s *server) tunnel(kubeletPort int) component.Component {
 	if !s.roles.objects.Shared() && s.roles.api {
@@ -128,6 +142,7 @@ func (s *server) tunnel(kubeletPort int) component.Component {
 		Client:      s.api.ClientConfig(pki.NodeUser(s.node.Name), pki.NodesGroup, pki.NodeGroup(s.node.Name)),
 		TLS:         s.certificates.NodeTLS(),
 		Servers:     s.api.remote,
+		Mesh:        s.mesh.Stream(),
 	}
 	if s.roles.api {
 		settings.Servers = s.others
@@ -299,6 +314,7 @@ func (s *server) nodeConfig() agent.Config {
 		Settings:   s.cfg.Node,
 		Cluster:    s.cfg.Cluster,
 		API:        agent.API{Clients: s.api, Reconnect: s.api.reconnect, Informers: s.api.Informers},
+		Mesh:       s.mesh,
 		Driver:     s.driver,
 		Executable: s.ownExecutable(),
 		Certificates: agent.Certificates{

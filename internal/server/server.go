@@ -18,6 +18,7 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/config"
 	"github.com/kedge-dev/kedge/internal/base/localapi"
 	"github.com/kedge-dev/kedge/internal/base/metrics"
+	relay "github.com/kedge-dev/kedge/internal/cluster/mesh"
 	"github.com/kedge-dev/kedge/internal/cluster/pki"
 	"github.com/kedge-dev/kedge/internal/cluster/registration"
 	"github.com/kedge-dev/kedge/internal/cluster/servers"
@@ -32,6 +33,7 @@ import (
 	"github.com/kedge-dev/kedge/internal/datastore/backup/volumebackups"
 	"github.com/kedge-dev/kedge/internal/datastore/choice"
 	"github.com/kedge-dev/kedge/internal/node/csi"
+	"github.com/kedge-dev/kedge/internal/node/mesh"
 	"github.com/kedge-dev/kedge/internal/node/recorder"
 )
 
@@ -130,7 +132,7 @@ func Run(ctx context.Context, cfg *config.Config, process *agent.Process, local 
 	}
 	s := &server{
 		Resolved: r, process: process, clock: clock, certificates: certificates, store: store,
-		local: local, registry: registration.New(), tunnels: tunnel.NewServer(), metrics: r.roles.metrics(cfg.Cluster),
+		local: local, registry: registration.New(), metrics: r.roles.metrics(cfg.Cluster),
 	}
 	if err := s.addTo(&group, listener); err != nil {
 		return err
@@ -231,7 +233,10 @@ type server struct {
 	local        *localapi.Server
 	registry     *registration.Registry
 	tunnels      *tunnel.Server
-	metrics      *metrics.Division
+	// relay and mesh are nil if the pods' network is not the mesh. mesh is nil, too, if this server has no node.
+	relay   *relay.Relay
+	mesh    *mesh.Mesh
+	metrics *metrics.Division
 
 	recorder *recorder.Recorder
 
@@ -261,6 +266,7 @@ type server struct {
 
 // prepare makes the parts that others refer to.
 func (s *server) prepare(listener net.Listener) {
+	s.newTunnels()
 	s.newAPI(listener)
 	var fault error
 	if s.nodesClient, fault = kubernetes.NewForConfig(s.api.ClientConfig("system:kedge:supervisor")); fault != nil {

@@ -189,7 +189,7 @@ type Cluster struct {
 	DisableCloudController bool   `key:"disable-cloud-controller" role:"server" usage:"leave the addresses, the provider ID and the first taint of each node to a cloud controller manager of your own"`
 	DisableKubeProxy       bool   `key:"disable-kube-proxy" role:"server" usage:"run no service proxy, because a CNI of your own replaces it"`
 	DisableHelmController  bool   `key:"disable-helm-controller" role:"server" usage:"leave HelmCharts alone"`
-	FlannelBackend         string `key:"flannel-backend" role:"server" usage:"how pods of different nodes reach each other: vxlan, host-gw, wireguard-native, or none to bring another CNI"`
+	FlannelBackend         string `key:"flannel-backend" role:"server" usage:"how pods of different nodes reach each other: vxlan, host-gw, wireguard-native, mesh for nodes that need not reach each other, or none to bring another CNI"`
 	VXLAN                  VXLAN
 	// FlannelExternalIP is for nodes that reach each other only by NodeExternalIP.
 	FlannelExternalIP bool `key:"flannel-external-ip" role:"server" usage:"send traffic between pods of different nodes to the node-external-ip of each node that has one"`

@@ -16,7 +16,7 @@ import (
 )
 
 // flannelBackends are the values of flannel-backend.
-var flannelBackends = []string{"vxlan", "host-gw", "wireguard-native", "none"}
+var flannelBackends = []string{"vxlan", "host-gw", "wireguard-native", "mesh", "none"}
 
 // bucketLookupTypes are the values of s3-bucket-lookup-type.
 var bucketLookupTypes = []string{"auto", "dns", "path"}

@@ -44,6 +44,9 @@ type Servers interface {
 	Servers() (addresses []string, changed <-chan struct{})
 }
 
+// Mesh serves a node's end of a stream of the mesh. server is the address of the server.
+type Mesh func(ctx context.Context, server netip.Addr, stream io.ReadWriteCloser) error
+
 // AgentConfig is what an Agent has to know.
 type AgentConfig struct {
 	NodeName    string
@@ -59,6 +62,8 @@ type AgentConfig struct {
 	TLS *tls.Config
 	// Opened, if it is not nil, is called each time a tunnel is open.
 	Opened func()
+	// Mesh, if it is not nil, serves the stream of the mesh that a server opens, until the stream ends.
+	Mesh Mesh
 }
 
 // Agent is the component that keeps a tunnel to every server.
@@ -191,6 +196,11 @@ func (a *Agent) serve(ctx context.Context, address string, allowed *targets, ope
 	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
 	opened()
 	handler := &dialer{targets: allowed}
+	if host, err := netip.ParseAddrPort(conn.RemoteAddr().String()); err == nil && a.cfg.Mesh != nil {
+		handler.mesh = func(ctx context.Context, stream io.ReadWriteCloser) error {
+			return a.cfg.Mesh(ctx, host.Addr(), stream)
+		}
+	}
 	server, err := newHTTPServer(ctx, handler)
 	if err != nil {
 		return err

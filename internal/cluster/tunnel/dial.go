@@ -15,6 +15,8 @@ const dialTimeout = 10 * time.Second
 // dialer is the agent's end of one tunnel: the handler of its CONNECT requests.
 type dialer struct {
 	targets *targets
+	// mesh serves the stream of the mesh. It is nil if the pods' network is another one.
+	mesh func(context.Context, io.ReadWriteCloser) error
 
 	mu       sync.Mutex
 	ended    bool
@@ -29,6 +31,13 @@ func (d *dialer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer d.handlers.Done()
 	if r.Method != http.MethodConnect {
 		http.Error(w, "only CONNECT is served here", http.StatusMethodNotAllowed)
+		return
+	}
+	if r.Host == meshTarget && d.mesh != nil {
+		stream := &meshStream{flushed{w, http.NewResponseController(w)}, r.Body}
+		if stream.Flush() == nil {
+			_ = d.mesh(r.Context(), stream)
+		}
 		return
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), dialTimeout)
@@ -57,6 +66,15 @@ func (d *dialer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_ = r.Body.Close()
 	sending.Wait()
 }
+
+// meshStream is a stream of the mesh.
+type meshStream struct {
+	flushed
+	body io.ReadCloser
+}
+
+func (s *meshStream) Read(p []byte) (int, error) { return s.body.Read(p) }
+func (s *meshStream) Close() error               { return s.body.Close() }
 
 // begin counts a handler, unless the tunnel has ended.
 func (d *dialer) begin() bool {

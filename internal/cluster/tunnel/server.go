@@ -13,12 +13,16 @@ import (
 	"time"
 
 	"github.com/sirupsen/logrus"
+
+	"github.com/kedge-dev/kedge/internal/cluster/mesh"
 )
 
 // Server is a server's side: it takes the agents' connections and dials through them. It
 // is safe for concurrent use.
 type Server struct {
 	log *logrus.Entry
+	// relay is nil if the pods' network is not the mesh.
+	relay *mesh.Relay
 
 	mu sync.Mutex
 	// sessions are the open tunnels of each node, the newest last. A node has more than
@@ -33,9 +37,9 @@ type Server struct {
 // address of a server that it knows.
 const sessionLimit = 16
 
-// NewServer makes a Server without any tunnels yet.
-func NewServer() *Server {
-	return &Server{log: logrus.WithField("component", "tunnel"), sessions: map[string][]*session{}, met: map[string]bool{}}
+// NewServer makes a Server without any tunnels yet. relay takes a stream of each node. It may be nil.
+func NewServer(relay *mesh.Relay) *Server {
+	return &Server{log: logrus.WithField("component", "tunnel"), relay: relay, sessions: map[string][]*session{}, met: map[string]bool{}}
 }
 
 // Serve takes the connection of a node's agent, and returns when the connection has
@@ -62,11 +66,25 @@ func (s *Server) Serve(w http.ResponseWriter, r *http.Request, node string) {
 	s.add(node, session)
 	defer s.remove(node, session)
 	s.log.Infof("Node %s has opened its tunnel from %s", node, conn.RemoteAddr())
+	if s.relay != nil {
+		var attached sync.WaitGroup
+		defer attached.Wait()
+		attached.Go(func() { s.attach(r.Context(), node, session) })
+	}
 	select {
 	case <-session.ended:
 	case <-r.Context().Done():
 	}
 	s.log.Infof("The tunnel of node %s from %s has ended", node, conn.RemoteAddr())
+}
+
+// attach opens the stream of the mesh, and serves it until the tunnel ends. A node whose network is another one refuses the stream.
+func (s *Server) attach(ctx context.Context, node string, session *session) {
+	stream, err := session.dial(ctx, meshTarget)
+	if err == nil {
+		err = s.relay.Attach(ctx, node, stream)
+	}
+	s.log.Debugf("The stream of the mesh of node %s has ended: %v", node, err)
 }
 
 // upgrade takes the connection over from the HTTP server.

@@ -16,6 +16,9 @@ import "time"
 // protocol is the name of the protocol that the connection is upgraded to.
 const protocol = "kedge-tunnel"
 
+// meshTarget is the target of the stream of the mesh. It is no address.
+const meshTarget = "mesh"
+
 // If nothing has come on a connection for pingAfter, it is asked for a sign of life. If
 // none comes within pingPatience, it is closed. Both ends do so.
 const (

@@ -107,7 +107,7 @@ func (a *authority) nodeName(r *http.Request) (string, error) {
 // serverFor starts a server whose only route is the tunnel.
 func serverFor(t *testing.T, ca *authority) (*Server, *httptest.Server) {
 	t.Helper()
-	tunnels := NewServer()
+	tunnels := NewServer(nil)
 	web := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if node, err := ca.nodeName(r); err != nil {
 			http.Error(w, err.Error(), http.StatusUnauthorized)

@@ -21,6 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kedge-dev/kedge/internal/base/datadir"
+	"github.com/kedge-dev/kedge/internal/node/mesh"
 )
 
 // WireguardKey is the path of this node's private key. flannel takes it only from the variable
@@ -49,6 +50,12 @@ func (n *Network) registerBackend(ctx context.Context, l *leases, podCIDRs []net
 		return nil, err
 	}
 	name := n.cfg.Cluster.FlannelBackend
+	if name == meshBackend {
+		if err := removeFormerDevices(nil); err != nil {
+			return nil, err
+		}
+		return n.startMesh(ctx, l, podCIDRs, iface)
+	}
 	newBackend, err := n.chooseBackend(l.config, iface)
 	if err != nil {
 		return nil, err
@@ -107,6 +114,7 @@ const (
 	vxlanBackend       = "vxlan"
 	hostGatewayBackend = "host-gw"
 	wireguardBackend   = "wireguard-native"
+	meshBackend        = "mesh"
 )
 
 // chooseBackend returns what makes the chosen backend, and puts its settings into config. It removes
@@ -181,7 +189,7 @@ func removeFormerDevices(current []string) error {
 //upstream:relies-on github.com/containernetworking/plugins/plugins/main/bridge/bridge.go ensureBridge
 func alignMTU(mtu, vni int) error {
 	vxlan, vxlanV6 := vxlanDevices(vni)
-	for _, name := range append([]string{BridgeName, vxlan, vxlanV6}, wireguardDevices[:]...) {
+	for _, name := range append([]string{BridgeName, vxlan, vxlanV6, mesh.DeviceName}, wireguardDevices[:]...) {
 		link, err := netlink.LinkByName(name)
 		if errors.As(err, &netlink.LinkNotFoundError{}) {
 			continue

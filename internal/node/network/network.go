@@ -23,6 +23,7 @@ import (
 	"github.com/kedge-dev/kedge/internal/base/config"
 	"github.com/kedge-dev/kedge/internal/base/loop"
 	"github.com/kedge-dev/kedge/internal/base/objectcache"
+	"github.com/kedge-dev/kedge/internal/node/mesh"
 )
 
 // name is the component's name.
@@ -58,6 +59,8 @@ type Config struct {
 	Cluster config.Cluster
 	// Backend has settings of flannel's backend, from ReadConf.
 	Backend map[string]any
+	// Mesh is what the backend mesh uses. It is nil with another one.
+	Mesh *mesh.Mesh
 	// ConfDir is the folder for the CNI configuration.
 	ConfDir string
 	// Nftables is true if the kernel has nftables. Without it the CNI plugins masquerade with

@@ -1,0 +1,283 @@
+package mesh
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/sirupsen/logrus"
+	"golang.org/x/time/rate"
+)
+
+const (
+	// HelloEvery is how often a node that uses a Relay over UDP sends a hello.
+	HelloEvery = 5 * time.Second
+	// helloLasts is how long a Relay sends datagrams to the address of a hello.
+	helloLasts = 3 * HelloEvery
+	// queue is how many frames may wait until a stream takes them. More are lost, as in any network.
+	queue = 256
+)
+
+// welcome is the first frame of a Relay.
+type welcome struct {
+	// Server is the name of the server.
+	Server string `json:"server"`
+	// Session and Key are for hellos to the UDP port Port. If Port is 0, the Relay has no UDP.
+	Session ID     `json:"session"`
+	Key     Key    `json:"key"`
+	Port    uint16 `json:"port"`
+}
+
+// Relay passes datagrams on between the nodes of the cluster. Each server has one. It is safe for concurrent use.
+type Relay struct {
+	server string
+	rate   rate.Limit
+	log    *logrus.Entry
+
+	// passed and refused are the numbers of bytes that were passed on, and those that were not because of the rate.
+	passed, refused atomic.Uint64
+
+	mu        sync.RWMutex
+	udp       *udp                           // guarded by mu: nil without UDP
+	nodes     map[ID][]*attachment           // guarded by mu: the newest is the last
+	sessions  map[ID]*attachment             // guarded by mu
+	addresses map[netip.AddrPort]*attachment // guarded by mu
+}
+
+// udp is how a Relay sends packets.
+type udp struct {
+	port uint16
+	send func(to netip.AddrPort, packet []byte)
+}
+
+// NewRelay returns the Relay of a server. Each node may send bytesPerSecond through it, or as much as it can if that is 0.
+func NewRelay(server string, bytesPerSecond int64) *Relay {
+	limit := rate.Inf
+	if bytesPerSecond > 0 {
+		limit = rate.Limit(bytesPerSecond)
+	}
+	return &Relay{
+		server: server, rate: limit, log: logrus.WithField("component", "mesh-relay"),
+		nodes: map[ID][]*attachment{}, sessions: map[ID]*attachment{}, addresses: map[netip.AddrPort]*attachment{},
+	}
+}
+
+// UseUDP lets nodes that attach from now on use the UDP port. send sends a packet from it. The caller gives packets that
+// arrive there to Packet.
+func (r *Relay) UseUDP(port uint16, send func(to netip.AddrPort, packet []byte)) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.udp = &udp{port, send}
+}
+
+// Passed returns how many bytes of datagrams the Relay has passed on, and how many it has not because a node sent too many.
+func (r *Relay) Passed() (passed, refused uint64) { return r.passed.Load(), r.refused.Load() }
+
+// attachment is a stream of a node.
+type attachment struct {
+	id, session ID
+	key         Key
+	udp         *udp
+	limit       *rate.Limiter
+	frames      chan []byte
+
+	mu     sync.Mutex
+	number uint64         // guarded by mu: of the last hello
+	seen   netip.AddrPort // guarded by mu: the address from which the last hello came
+	until  time.Time      // guarded by mu: when that is too old
+}
+
+// Attach serves the stream of a node until the stream or ctx ends. The caller has verified that it is a stream of the node.
+func (r *Relay) Attach(ctx context.Context, node string, stream io.ReadWriteCloser) error {
+	a := &attachment{id: IDOf(node), limit: rate.NewLimiter(r.rate, burst(r.rate)), frames: make(chan []byte, queue)}
+	var err error
+	if a.key, _, err = NewKeys(); err != nil { // any random bytes would do
+		return err
+	}
+	copy(a.session[:], a.key[len(a.key)-len(a.session):])
+	if a.key, _, err = NewKeys(); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer context.AfterFunc(ctx, func() { _ = stream.Close() })()
+	var writing sync.WaitGroup
+	defer writing.Wait()
+	defer cancel()
+	r.add(a)
+	defer r.remove(a)
+	first := welcome{Server: r.server, Session: a.session, Key: a.key}
+	if a.udp != nil {
+		first.Port = a.udp.port
+	}
+	content, err := json.Marshal(first)
+	if err != nil {
+		return fmt.Errorf("encode welcome: %w", err)
+	}
+	a.frames <- appendFrame(nil, frameWelcome, ID{}, content)
+	writing.Go(func() {
+		defer cancel()
+		a.write(ctx, stream)
+	})
+	reader, buffer := bufio.NewReaderSize(stream, 16<<10), make([]byte, MaxDatagram)
+	for {
+		f, err := readFrame(reader, buffer)
+		if err != nil {
+			return fmt.Errorf("read the stream of node %s: %w", node, err)
+		}
+		if f.kind == frameData && !r.pass(a, f.id, f.payload) {
+			a.queue(appendFrame(nil, frameGone, f.id, nil))
+		}
+	}
+}
+
+// burst returns how many bytes may come at once.
+func burst(limit rate.Limit) int { return max(256<<10, int(min(float64(limit)/10, 1<<30))) }
+
+func (r *Relay) add(a *attachment) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	a.udp = r.udp
+	r.nodes[a.id] = append(slices.Clone(r.nodes[a.id]), a)
+	r.sessions[a.session] = a
+}
+
+func (r *Relay) remove(a *attachment) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	left := slices.DeleteFunc(slices.Clone(r.nodes[a.id]), func(one *attachment) bool { return one == a })
+	if len(left) == 0 {
+		delete(r.nodes, a.id)
+	} else {
+		r.nodes[a.id] = left
+	}
+	delete(r.sessions, a.session)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if r.addresses[a.seen] == a {
+		delete(r.addresses, a.seen)
+	}
+}
+
+// pass passes a datagram of a node on to another one, or returns false if that node has no stream.
+func (r *Relay) pass(from *attachment, to ID, datagram []byte) bool {
+	r.mu.RLock()
+	all := r.nodes[to]
+	r.mu.RUnlock()
+	if len(all) == 0 {
+		return false
+	}
+	if !from.limit.AllowN(time.Now(), len(datagram)) {
+		r.refused.Add(uint64(len(datagram)))
+		return true
+	}
+	r.passed.Add(uint64(len(datagram)))
+	receiver := all[len(all)-1]
+	if address := receiver.address(); address.IsValid() {
+		receiver.udp.send(address, Wrap(KindDeliver, from.id, datagram))
+	} else {
+		receiver.queue(appendFrame(make([]byte, 0, frameHead+len(datagram)), frameData, from.id, datagram))
+	}
+	return true
+}
+
+// Packet takes a packet of the mesh that has arrived at the UDP port. Packets that no node has sent are ignored.
+func (r *Relay) Packet(from netip.AddrPort, packet []byte) {
+	kind, ok := KindOf(packet)
+	switch {
+	case !ok:
+	case kind == KindHello:
+		r.hello(from, packet)
+	case kind == KindSend:
+		id, datagram, ok := Unwrap(packet)
+		r.mu.RLock()
+		sender := r.addresses[from]
+		r.mu.RUnlock()
+		if ok && sender != nil && len(datagram) <= MaxDatagram && !r.pass(sender, id, datagram) {
+			sender.queue(appendFrame(nil, frameGone, id, nil))
+		}
+	}
+}
+
+// hello takes note of the address of a node, and tells it to the node.
+func (r *Relay) hello(from netip.AddrPort, packet []byte) {
+	session, ok := HelloSession(packet)
+	r.mu.RLock()
+	a := r.sessions[session]
+	r.mu.RUnlock()
+	if !ok || a == nil {
+		return
+	}
+	number, _, err := OpenHello(packet, &a.key)
+	if err != nil {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.sessions[session] != a || !a.move(number, from, r.addresses) {
+		return
+	}
+	a.udp.send(from, sealHello(KindSeen, session, &a.key, number, from))
+}
+
+// move takes the address of a hello, unless the hello is an older one that somebody has sent again.
+func (a *attachment) move(number uint64, to netip.AddrPort, addresses map[netip.AddrPort]*attachment) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if number <= a.number {
+		return false
+	}
+	if a.seen != to && addresses[a.seen] == a {
+		delete(addresses, a.seen)
+	}
+	a.number, a.seen, a.until = number, to, time.Now().Add(helloLasts)
+	addresses[to] = a
+	return true
+}
+
+// address returns where the node takes packets, or none.
+func (a *attachment) address() netip.AddrPort {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if time.Now().After(a.until) {
+		return netip.AddrPort{}
+	}
+	return a.seen
+}
+
+// queue sends a frame, unless too many wait.
+func (a *attachment) queue(frame []byte) {
+	select {
+	case a.frames <- frame:
+	default:
+	}
+}
+
+// write writes frames to the stream until that fails or ctx ends.
+func (a *attachment) write(ctx context.Context, stream io.Writer) {
+	writer := bufio.NewWriterSize(stream, 16<<10)
+	for {
+		select {
+		case frame := <-a.frames:
+			_, err := writer.Write(frame)
+			if err == nil && len(a.frames) == 0 {
+				err = writer.Flush()
+			}
+			if err != nil {
+				return
+			}
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// errNoWelcome is the fault of a stream that does not begin with a welcome.
+var errNoWelcome = errors.New("the server's stream does not begin with a welcome")
