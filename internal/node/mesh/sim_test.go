@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -57,6 +58,9 @@ type simHost struct {
 	nat     *nat
 	packet  func(from netip.AddrPort, packet []byte)
 	mesh    *Mesh
+	// relays are those of the servers to which the node has a stream, and closers close the streams.
+	relays  map[string]*mesh.Relay
+	closers map[*simServer]context.CancelFunc
 }
 
 func newInternet() *internet {
@@ -170,10 +174,25 @@ func (noDevice) close()             {}
 type simServer struct {
 	*simHost
 	relay *mesh.Relay
+	// silent streams swallow what is written to them.
+	silent atomic.Bool
+}
+
+// stream is an end of a stream to a server.
+type stream struct {
+	net.Conn
+	silent *atomic.Bool
+}
+
+func (s stream) Write(p []byte) (int, error) {
+	if s.silent.Load() {
+		return len(p), nil
+	}
+	return s.Conn.Write(p)
 }
 
 func (i *internet) newServer(t *testing.T, address string) *simServer {
-	s := &simServer{&simHost{t: t, net: i, address: netip.MustParseAddr(address)}, mesh.NewRelay("server-"+address, 0)}
+	s := &simServer{simHost: &simHost{t: t, net: i, address: netip.MustParseAddr(address)}, relay: mesh.NewRelay("server-"+address, 0)}
 	s.packet = s.relay.Packet
 	s.relay.UseUDP(mesh.DefaultPort, s.send)
 	i.hosts[s.address] = s.simHost
@@ -183,7 +202,7 @@ func (i *internet) newServer(t *testing.T, address string) *simServer {
 // newNode makes a node behind a NAT, whose stream leads to the servers.
 func (i *internet) newNode(ctx context.Context, t *testing.T, name string, kind natKind, n *nat, address string, servers ...*simServer) *simHost {
 	t.Helper()
-	h := &simHost{t: t, net: i, address: netip.MustParseAddr(address), nat: n}
+	h := &simHost{t: t, net: i, address: netip.MustParseAddr(address), nat: n, relays: map[string]*mesh.Relay{}, closers: map[*simServer]context.CancelFunc{}}
 	if n != nil {
 		n.inside[h.address] = h
 	} else {
@@ -208,17 +227,17 @@ func (i *internet) newNode(ctx context.Context, t *testing.T, name string, kind 
 	return h
 }
 
-// connect opens the stream to a server, and returns what closes it.
-func (h *simHost) connect(ctx context.Context, s *simServer) context.CancelFunc {
-	ctx, cancel := context.WithCancel(ctx)
+// connect opens the stream to a server.
+func (h *simHost) connect(ctx context.Context, s *simServer) {
+	ctx, h.closers[s] = context.WithCancel(ctx)
 	near, far := net.Pipe()
-	go func() { _ = s.relay.Attach(ctx, h.mesh.cfg.NodeName, far) }()
+	h.relays["server-"+s.address.String()] = s.relay
+	go func() { _ = s.relay.Attach(ctx, h.mesh.cfg.NodeName, stream{far, &s.silent}) }()
 	go func() {
-		if err := mesh.Serve(ctx, s.address, near, h.mesh); err != nil && ctx.Err() == nil && !errors.Is(err, net.ErrClosed) {
+		if err := mesh.Serve(ctx, s.address, stream{near, &s.silent}, h.mesh); err != nil && ctx.Err() == nil && !errors.Is(err, net.ErrClosed) {
 			h.t.Errorf("the stream of %s: %v", h.mesh.cfg.NodeName, err)
 		}
 	}()
-	return cancel
 }
 
 // know makes nodes each other's peers.
@@ -238,9 +257,9 @@ func know(t *testing.T, all ...*simHost) {
 }
 
 // talk sends a packet to a node every half a second, as WireGuard would, for a while.
-func (h *simHost) talk(to *simHost, duration time.Duration) {
+func (h *simHost) talk(ctx context.Context, to *simHost, duration time.Duration) {
 	p := (*h.mesh.known.Load())[to.mesh.id]
-	for end := time.Now().Add(duration); time.Now().Before(end); time.Sleep(500 * time.Millisecond) {
+	for end := time.Now().Add(duration); ctx.Err() == nil && time.Now().Before(end); time.Sleep(500 * time.Millisecond) {
 		p.talked.Store(time.Now().UnixNano())
 		if !p.active.Swap(true) {
 			h.mesh.awake(p)
@@ -291,8 +310,8 @@ func TestMatrix(t *testing.T) {
 					two := i.newNode(ctx, t, "two", b, i.newNAT(b, "203.0.113.2"), privateOr(b, "192.168.2.5", "203.0.113.2"), s)
 					synctest.Wait()
 					know(t, one, two)
-					go two.talk(one, 20*time.Second)
-					one.talk(two, 15*time.Second)
+					go two.talk(ctx, one, 20*time.Second)
+					one.talk(ctx, two, 15*time.Second)
 					want := "direct"
 					switch {
 					case b == noUDP:
