@@ -118,6 +118,9 @@ func (n *node) paths() map[string]http.Handler {
 	paths := n.Metrics.Paths(metrics.Kubelet)
 	paths[recorder.Path] = n.Recorder
 	paths[reach.Path] = reach.New(n.client(), n.socket())
+	if n.Mesh != nil {
+		paths[mesh.Path] = n.Mesh
+	}
 	return paths
 }
 
@@ -149,6 +152,9 @@ func (n *node) network() component.Component {
 	}
 	if n.Cluster.FlannelExternalIP {
 		settings.ExternalIPs = n.Settings.ExternalIPs()
+	}
+	if n.Mesh != nil {
+		n.faults = append(n.faults, n.Metrics.Registerer(metrics.Kubelet).Register(n.Mesh))
 	}
 	return network.New(settings)
 }

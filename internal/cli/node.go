@@ -20,7 +20,7 @@ import (
 func nodeCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "node",
-		Usage: "on a server: list the nodes that the cluster has admitted, and revoke a stolen node",
+		Usage: "on a server: list the nodes that the cluster has admitted, show how they reach each other, and revoke a stolen node",
 		Subcommands: []*cli.Command{{
 			Name:   "list",
 			Usage:  "list the registrations of nodes, until when their certificates are valid, and who has a tunnel to the server of this host",
@@ -34,7 +34,7 @@ func nodeCommand() *cli.Command {
 			Flags:     runningFlags([]cli.Flag{administrator()}),
 			Before:    someArguments("the names of nodes", "kedge node list"),
 			Action:    revokeNodes,
-		}},
+		}, nodeWays()},
 	}
 }
 

@@ -119,7 +119,7 @@ func (s *server) newKeeper() *renewal.Keeper {
 // newTunnels makes what nodes connect to, and this server's part of the mesh.
 func (s *server) newTunnels() {
 	if s.cfg.Cluster.FlannelBackend == "mesh" {
-		s.relay = relay.NewRelay(s.node.Name, 0)
+		s.relay = relay.NewRelay(s.node.Name, int64(s.cfg.Server.MeshRelayRate)*1_000_000/8)
 	}
 	s.tunnels = tunnel.NewServer(s.relay)
 	if s.roles.node {
@@ -127,6 +127,17 @@ func (s *server) newTunnels() {
 		s.mesh, fault = agent.NewMesh(s.node.Name, s.cfg.Cluster, s.relay)
 		s.faults = append(s.faults, fault)
 	}
+}
+
+// meshRelay serves the UDP port of the mesh if this server has no node.
+func (s *server) meshRelay() component.Component {
+	if s.relay == nil || s.roles.node {
+		return nil
+	}
+	return component.Func("mesh-relay", func(ctx context.Context, ready func()) error {
+		ready()
+		return s.relay.Listen(ctx, relay.DefaultPort)
+	})
 }
 
 // tunnel returns the tunnels through which other servers' API servers reach this server's node.

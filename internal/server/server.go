@@ -167,6 +167,7 @@ func (s *server) addTo(group *component.Group, listener net.Listener) error {
 	group.Add(s.policyCompiler(), s.api)
 	group.Add(s.snapshots(), s.store, usable)
 	group.Add(s.members(), s.api)
+	group.Add(s.meshRelay())
 	if s.roles.node {
 		s.addNode(group, usable, servers)
 	}

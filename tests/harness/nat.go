@@ -11,22 +11,75 @@ import (
 // uplink is a router's name for its link to the outer network.
 const uplink = "wan"
 
-// natRules are the rules of a router: packets to the outside get the router's address, and only answers
-// come in.
-const natRules = `table inet nat {
+// NAT is how a router translates addresses, and which UDP packets it lets in. The names are those of RFC 3489.
+type NAT string
+
+// The kinds of NATs. NoUDP is a port-restricted one that drops UDP.
+const (
+	FullCone          NAT = "full cone"
+	AddressRestricted NAT = "address-restricted"
+	PortRestricted    NAT = "port-restricted"
+	Symmetric         NAT = "symmetric"
+	NoUDP             NAT = "no UDP"
+)
+
+// MeshPort is the UDP port of the mesh. A NAT of the kinds FullCone and AddressRestricted gives it to the first host behind the NAT.
+const MeshPort = 51820
+
+// rules returns the rules of a router: packets to the outside get the router's address, and only answers come in. inner is the
+// first host behind the router.
+func (n NAT) rules(inner netip.Addr) string {
+	masquerade, in, udp := "masquerade", "", "accept"
+	toInner := fmt.Sprintf("dnat ip to %s", inner)
+	switch n {
+	case Symmetric:
+		masquerade = "masquerade fully-random"
+	case FullCone:
+		in = toInner
+	case AddressRestricted:
+		in = "ip saddr @asked " + toInner
+	case NoUDP:
+		udp = "drop"
+	}
+	if in != "" {
+		in = fmt.Sprintf(`iifname "%s" udp dport %d %s`, uplink, MeshPort, in)
+	}
+	return fmt.Sprintf(`table inet nat {
+	set asked { type ipv4_addr; flags dynamic; size 1024; }
 	chain out {
 		type nat hook postrouting priority srcnat
-		oifname "` + uplink + `" masquerade
+		oifname "%[1]s" %[2]s
 	}
 	chain in {
+		type nat hook prerouting priority dstnat
+		%[3]s
+	}
+	chain asking {
+		type filter hook forward priority filter - 1
+		oifname "%[1]s" meta l4proto udp add @asked { ip daddr }
+	}
+	chain through {
 		type filter hook forward priority filter
-		iifname "` + uplink + `" ct state != { established, related } drop
+		oifname "%[1]s" meta l4proto udp %[4]s
+		ct status dnat accept
+		iifname "%[1]s" ct state != { established, related } drop
+	}
+	chain local {
+		type filter hook input priority filter
+		iifname "%[1]s" meta l4proto udp ct state != { established, related } drop
 	}
 }
-`
+`, uplink, masquerade, in, udp)
+}
 
 // BehindNAT makes a network behind a router on n, as in a home. It is removed when the test ends.
 func (n *Network) BehindNAT(t T) *Network {
+	t.Helper()
+	return n.Behind(t, PortRestricted)
+}
+
+// Behind makes a network behind a router with a NAT of a kind.
+func (n *Network) Behind(t T, kind NAT) *Network {
 	t.Helper()
 	n.sites++
 	n.hosts++
@@ -38,7 +91,7 @@ func (n *Network) BehindNAT(t T) *Network {
 		err = n.lan.Attach(n.hosts, inner.lan.NS, uplink, true)
 	}
 	if err == nil {
-		err = inner.route()
+		err = inner.route(kind)
 	}
 	if err != nil {
 		t.Fatalf("make network behind NAT: %v", err)
@@ -50,8 +103,8 @@ func (n *Network) BehindNAT(t T) *Network {
 func (n *Network) Outside() netip.Addr { return n.outside }
 
 // route makes the network's namespace a router.
-func (n *Network) route() error {
-	if err := nft(n.lan.NS, natRules); err != nil {
+func (n *Network) route(kind NAT) error {
+	if err := nft(n.lan.NS, kind.rules(n.lan.Subnet.Address(1))); err != nil {
 		return err
 	}
 	return hosts.Within(n.lan.NS, func() error {

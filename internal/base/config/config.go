@@ -95,6 +95,9 @@ type Server struct {
 	Snapshots Snapshots
 	Backup    Backup
 
+	// MeshRelayRate is for flannel-backend mesh.
+	MeshRelayRate int `key:"mesh-relay-rate" role:"server" usage:"how many Mbit/s each node may send to other nodes through this server, with flannel-backend mesh"`
+
 	// PodSecurityStandard is empty for upstream's default, privileged.
 	PodSecurityStandard string `key:"pod-security-standard" role:"server" usage:"Pod Security Standard of namespaces without a label of their own, except kube-system: privileged, baseline or restricted (default: privileged; with profile: restricted). Set the same on all servers"`
 	// SecretsEncryption is on unless the user sees to it by arguments of the API
@@ -245,6 +248,7 @@ func Default() *Config {
 			WriteKubeconfigMode: "0600",
 			WriteKubeconfigName: "default",
 			SecretsEncryption:   true,
+			MeshRelayRate:       100,
 			Backup:              Backup{Interval: "10s", Keep: "7d/90d", Verify: "weekly"},
 			Snapshots: Snapshots{
 				ScheduleCron: "0 */12 * * *",

@@ -108,6 +108,9 @@ func (v *validator) server(s *Server) {
 	if s.WriteKubeconfigName == "" {
 		v.fault("write-kubeconfig-name", "is empty: use a name such as default")
 	}
+	if s.MeshRelayRate < 1 || s.MeshRelayRate > 100_000 {
+		v.fault("mesh-relay-rate", "invalid rate %d: use a number of Mbit/s from 1 to 100000, such as 100", s.MeshRelayRate)
+	}
 	v.token("agent-token", s.AgentToken)
 	v.oneOf("pod-security-standard", s.PodSecurityStandard, podSecurityStandards)
 	if s.PodSecurityStandard != "" && s.APIServerArg(admissionFile) != "" {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/netip"
 	"slices"
 	"sync"
@@ -76,6 +77,27 @@ func (r *Relay) UseUDP(port uint16, send func(to netip.AddrPort, packet []byte))
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.udp = &udp{port, send}
+}
+
+// Listen serves the UDP port on all addresses until ctx ends. It is for a server without a node. On a node, WireGuard has the port.
+func (r *Relay) Listen(ctx context.Context, port uint16) error {
+	conn, err := net.ListenUDP("udp", &net.UDPAddr{Port: int(port)})
+	if err != nil {
+		return fmt.Errorf("open UDP port %d for the mesh: %w", port, err)
+	}
+	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
+	r.UseUDP(port, func(to netip.AddrPort, packet []byte) { _, _ = conn.WriteToUDPAddrPort(packet, to) })
+	buffer := make([]byte, 2*MaxDatagram)
+	for {
+		n, from, err := conn.ReadFromUDPAddrPort(buffer)
+		if ctx.Err() != nil {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("read UDP port %d of the mesh: %w", port, err)
+		}
+		r.Packet(netip.AddrPortFrom(from.Addr().Unmap(), from.Port()), buffer[:n])
+	}
 }
 
 // Passed returns how many bytes of datagrams the Relay has passed on, and how many it has not because a node sent too many.

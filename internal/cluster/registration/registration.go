@@ -59,6 +59,9 @@ const (
 // other nodes, which cannot read the Secret.
 const NodeAnnotation = "kedge.dev/registration"
 
+// Revoked is the value of NodeAnnotation if the registration was revoked.
+const Revoked = "revoked"
+
 // Patience is how long after its join a node may take to be seen in the API.
 const Patience = 10 * time.Minute
 

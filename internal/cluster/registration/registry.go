@@ -209,7 +209,7 @@ func (r *Registry) nodeGone(ctx context.Context, name string) {
 func (r *Registration) mark() string {
 	switch {
 	case !r.Revoked.IsZero():
-		return "revoked"
+		return Revoked
 	case r.CertificatesEnd.IsZero():
 		return ""
 	}

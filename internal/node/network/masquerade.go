@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"sigs.k8s.io/knftables"
+
+	"github.com/kedge-dev/kedge/internal/node/mesh"
 )
 
 // table names an nftables table.
@@ -20,13 +22,16 @@ type table struct {
 // masqueradeTable holds the masquerading rules and the fence.
 var masqueradeTable = table{knftables.InetFamily, "kedge-network"}
 
-// postrouting is the chain of masqueradeTable.
-const postrouting = "postrouting"
+// The chains of masqueradeTable.
+const (
+	postrouting   = "postrouting"
+	segmentsChain = "segments"
+)
 
 // masquerade writes rules that give packets of this node's pods to addresses outside the cluster the
 // address of the node, because other networks do not know the pods' addresses. Each node does this
-// for its own pods.
-func masquerade(ctx context.Context, podCIDRs, clusterCIDRs []netip.Prefix) error {
+// for its own pods. With clamp, connections through the mesh have segments that fit into the MTU of the way.
+func masquerade(ctx context.Context, podCIDRs, clusterCIDRs []netip.Prefix, clamp bool) error {
 	nft, err := knftables.New(masqueradeTable.family, masqueradeTable.name)
 	if err != nil {
 		return fmt.Errorf("use nftables: %w", err)
@@ -57,6 +62,15 @@ func masquerade(ctx context.Context, podCIDRs, clusterCIDRs []netip.Prefix) erro
 			// would race for it in the kernel, and a packet would be lost.
 			Rule: knftables.Concat(family, "saddr", own, family, "daddr != {", strings.Join(inside, ", "), "} masquerade fully-random"),
 		})
+	}
+	segments := &knftables.Chain{
+		Name: segmentsChain, Type: knftables.PtrTo(knftables.FilterType), Hook: knftables.PtrTo(knftables.PostroutingHook),
+		Priority: knftables.PtrTo(knftables.ManglePriority),
+	}
+	tx.Add(segments)
+	tx.Flush(&knftables.Chain{Name: segmentsChain})
+	if clamp {
+		tx.Add(&knftables.Rule{Chain: segmentsChain, Rule: knftables.Concat("oifname", mesh.DeviceName, "tcp flags syn tcp option maxseg size set rt mtu")})
 	}
 	if err := nft.Run(ctx, tx); err != nil {
 		return fmt.Errorf("write masquerade rules: %w", err)

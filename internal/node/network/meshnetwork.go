@@ -16,6 +16,7 @@ import (
 
 	"github.com/kedge-dev/kedge/internal/base/nodeobject"
 	meshwire "github.com/kedge-dev/kedge/internal/cluster/mesh"
+	"github.com/kedge-dev/kedge/internal/cluster/registration"
 	"github.com/kedge-dev/kedge/internal/node/mesh"
 )
 
@@ -93,7 +94,7 @@ func (m *meshNetwork) Run(ctx context.Context) {
 // peers returns the other nodes that are in the mesh.
 func (m *meshNetwork) peers(nodes []*corev1.Node) (peers []mesh.Peer) {
 	for _, node := range nodes {
-		if node.Name == m.leases.nodeName || node.Annotations[annotationType] != meshBackend {
+		if node.Name == m.leases.nodeName || node.Annotations[annotationType] != meshBackend || node.Annotations[registration.NodeAnnotation] == registration.Revoked {
 			continue
 		}
 		peer, err := m.peer(node)

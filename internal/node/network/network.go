@@ -177,7 +177,7 @@ func (n *Network) serve(ctx context.Context, l *leases, ready func()) error {
 		return err
 	}
 	if n.cfg.Nftables {
-		if err := masquerade(ctx, n.masqueraded(podCIDRs), n.cfg.Cluster.PodCIDRs()); err != nil {
+		if err := masquerade(ctx, n.masqueraded(podCIDRs), n.cfg.Cluster.PodCIDRs(), n.cfg.Mesh != nil); err != nil {
 			return err
 		}
 	}
