@@ -116,6 +116,7 @@ func (p *peer) takeCall(call *mesh.Knock, now time.Time) {
 	}
 	if isNew && p.active.Load() && now.Sub(p.began) > time.Second {
 		p.search(now)
+		p.turn(now)
 	}
 	p.mesh.wake.Notify()
 }

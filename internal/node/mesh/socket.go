@@ -26,7 +26,7 @@ type socket struct {
 	peerOf func(mesh.ID) *peer
 	// packet takes a packet of the mesh that has come from an address.
 	packet func(from netip.AddrPort, packet []byte)
-	// awake is called with a peer that gets its first packet after a while.
+	// awake is called with a peer that gets its first packet after a while, so that a way is chosen.
 	awake func(*peer)
 	// relayed has WireGuard's packets that have come by streams.
 	relayed chan relayed
@@ -124,7 +124,7 @@ func (s *socket) Send(packets [][]byte, to conn.Endpoint) error {
 		return s.Bind.Send(packets, to)
 	}
 	p.talked.Store(time.Now().UnixNano())
-	if !p.active.Swap(true) {
+	if !p.active.Swap(true) || p.chosen.Load() == nil {
 		s.awake(p)
 	}
 	if len(packets) == 1 && len(packets[0]) == wireguard.MessageInitiationSize {
