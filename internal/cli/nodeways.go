@@ -88,14 +88,14 @@ func askWays(ctx context.Context, client kubernetes.Interface, node string) (way
 
 func printWays(w io.Writer, all []nodesWays) error {
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "FROM\tTO\tWAY\tBY\tROUND TRIP\tLOSS\tMTU")
+	fmt.Fprintln(table, "FROM\tTO\tWAY\tBY\tROUND TRIP\tLOSS\tMTU\tWHY")
 	for _, from := range all {
 		for _, way := range from.Ways {
 			trip, loss, mtu := "", "", ""
 			if way.MTU > 0 {
 				trip, loss, mtu = fmt.Sprintf("%.1f ms", way.RoundTrip), fmt.Sprintf("%.0f %%", 100*way.Loss), fmt.Sprint(way.MTU)
 			}
-			fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", from.Node, way.Node, way.Way, way.By, trip, loss, mtu)
+			fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", from.Node, way.Node, way.Way, way.By, trip, loss, mtu, way.Why)
 		}
 	}
 	return table.Flush()

@@ -119,7 +119,7 @@ func (s *server) newKeeper() *renewal.Keeper {
 // newTunnels makes what nodes connect to, and this server's part of the mesh.
 func (s *server) newTunnels() {
 	if s.cfg.Cluster.FlannelBackend == "mesh" {
-		s.relay = relay.NewRelay(s.node.Name, int64(s.cfg.Server.MeshRelayRate)*1_000_000/8)
+		s.relay = relay.NewRelay(s.node.Name, relay.DefaultPort, int64(s.cfg.Server.MeshRelayRate)*1_000_000/8)
 	}
 	s.tunnels = tunnel.NewServer(s.relay)
 	if s.roles.node {
@@ -136,7 +136,7 @@ func (s *server) meshRelay() component.Component {
 	}
 	return component.Func("mesh-relay", func(ctx context.Context, ready func()) error {
 		ready()
-		return s.relay.Listen(ctx, relay.DefaultPort)
+		return s.relay.Listen(ctx)
 	})
 }
 

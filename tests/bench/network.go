@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strings"
 	"text/tabwriter"
+
+	"github.com/kedge-dev/kedge/tests/harness"
 )
 
 const (
@@ -25,11 +27,20 @@ const (
 )
 
 var (
-	// networkBackends are the flannel backends that are measured.
-	networkBackends = []string{"vxlan", "host-gw"}
+	// networks are the networks of pods that are measured.
+	networks = []podNetwork{
+		{name: "vxlan", backend: "vxlan"}, {name: "host-gw", backend: "host-gw"}, {name: "mesh, direct", backend: "mesh"},
+		{name: "mesh, relayed", backend: "mesh", nat: harness.Symmetric}, {name: "mesh, relayed by TCP", backend: "mesh", nat: harness.NoUDP},
+	}
 	// ways are the rows of the table. The others are compared with the first.
 	ways = []string{wayLink, wayPod, wayService, wayNear}
 )
+
+// podNetwork is a network of pods of two nodes: a server and an agent, or two agents behind NATs of their own.
+type podNetwork struct {
+	name, backend string
+	nat           harness.NAT
+}
 
 // wayResult has the results of testserver's measure in one round. Times are in seconds.
 type wayResult struct {
@@ -37,12 +48,13 @@ type wayResult struct {
 	RoundTrip      float64 `json:"roundTrip"`
 	RoundTripP99   float64 `json:"roundTripP99"`
 	Connect        float64 `json:"connect"`
+	Busy           float64 `json:"busy"`
 }
 
 // networkReport has the results for the network of pods and for the hosts' own.
 type networkReport struct {
 	origin
-	// Rounds has the results by flannel's backend and by way.
+	// Rounds has the results by network and by way.
 	Rounds map[string]map[string][]wayResult `json:"rounds"`
 }
 
@@ -52,6 +64,7 @@ func networkColumns() []figure[wayResult] {
 		{"round trip, µs", 1e-6, func(r wayResult) float64 { return r.RoundTrip }},
 		{"its p99, µs", 1e-6, func(r wayResult) float64 { return r.RoundTripP99 }},
 		{"connect, µs", 1e-6, func(r wayResult) float64 { return r.Connect }},
+		{"processor s/Gbit", 1, func(r wayResult) float64 { return r.Busy }},
 	}
 }
 
@@ -60,8 +73,8 @@ func (r *networkReport) Table() string {
 	var text strings.Builder
 	fmt.Fprintf(&text, "%smedian of %d rounds; behind each value its ratio to the link's\n\n", r.heading(), networkRounds)
 	table := tabwriter.NewWriter(&text, 0, 0, 2, ' ', tabwriter.AlignRight)
-	for _, backend := range networkBackends {
-		compare(table, backend, ways, networkColumns(), r.Rounds[backend])
+	for _, n := range networks {
+		compare(table, n.name, ways, networkColumns(), r.Rounds[n.name])
 	}
 	table.Flush()
 	return text.String()

@@ -26,16 +26,14 @@ func TestNetwork(t *testing.T) {
 		t.Fatal(err)
 	}
 	report := &networkReport{origin: origin, Rounds: map[string]map[string][]wayResult{}}
-	for _, backend := range networkBackends {
-		t.Run(backend, func(t *testing.T) {
-			report.Rounds[backend] = measureNetwork(t, repository, backend)
-		})
+	for _, n := range networks {
+		t.Run(n.name, func(t *testing.T) { report.Rounds[n.name] = measureNetwork(t, repository, n) })
 	}
 	if t.Failed() {
 		t.Fatal("not everything could be measured")
 	}
-	for _, backend := range networkBackends {
-		if report.Rounds[backend] == nil {
+	for _, n := range networks {
+		if report.Rounds[n.name] == nil {
 			return // -run chose some
 		}
 	}
@@ -45,14 +43,20 @@ func TestNetwork(t *testing.T) {
 	}
 }
 
-// measureNetwork makes a cluster of two hosts and measures all ways in turns.
-func measureNetwork(t *testing.T, repository, backend string) map[string][]wayResult {
+// measureNetwork makes a cluster of two hosts and measures all ways in turns. Behind NATs, the link is the one between a node and
+// the server that relays.
+func measureNetwork(t *testing.T, repository string, n podNetwork) map[string][]wayResult {
 	network := harness.NewNetwork(t)
-	c := cluster.Start(t, network, "--flannel-backend="+backend)
-	agent := c.Join(network, "agent-1").Host
-	server := c.Server.Host
+	c := cluster.Start(t, network, "--flannel-backend="+n.backend, "--mesh-relay-rate=100000")
+	agent, server, linked := (*harness.Host)(nil), c.Server.Host, c.Server.Host
+	if n.nat == "" {
+		agent = c.Join(network, "agent-1").Host
+		linked = agent
+	} else {
+		agent, server = c.Join(network.Behind(t, n.nat), "agent-1").Host, c.Join(network.Behind(t, n.nat), "agent-2").Host
+	}
 	program := image.TestserverProgram(repository)
-	if err := agent.Command(t.Context(), program, "serve-measure", hostPort).Start(); err != nil {
+	if err := linked.Command(t.Context(), program, "serve-measure", hostPort).Start(); err != nil {
 		t.Fatal(err)
 	}
 	runProbe(c, "far", agent.Name, "serve-measure", podPort)
@@ -68,7 +72,7 @@ spec:
 `)
 	service := c.Kubectl("get", "service", "far", "-o", "jsonpath={.spec.clusterIP}")
 	to := map[string]string{
-		wayLink:    net.JoinHostPort(agent.Address.String(), hostPort),
+		wayLink:    net.JoinHostPort(linked.Address.String(), hostPort),
 		wayPod:     net.JoinHostPort(c.Pod("far").Status.PodIP, podPort),
 		wayService: net.JoinHostPort(service, servicePort),
 		wayNear:    net.JoinHostPort(c.Pod("near").Status.PodIP, podPort),
@@ -100,7 +104,7 @@ spec:
 			if err != nil {
 				t.Fatalf("measure %s: %v", way, err)
 			}
-			fmt.Printf("%s: %s: %+v\n", backend, way, result)
+			fmt.Printf("%s: %s: %+v\n", n.name, way, result)
 			results[way] = append(results[way], result)
 		}
 	}

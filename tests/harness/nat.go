@@ -1,9 +1,13 @@
 package harness
 
 import (
+	"cmp"
 	"fmt"
+	"net"
 	"net/netip"
 	"os"
+
+	"github.com/vishvananda/netlink"
 
 	"github.com/kedge-dev/kedge/internal/throwaway/hosts"
 )
@@ -81,12 +85,13 @@ func (n *Network) BehindNAT(t T) *Network {
 // Behind makes a network behind a router with a NAT of a kind.
 func (n *Network) Behind(t T, kind NAT) *Network {
 	t.Helper()
-	n.sites++
+	outermost := cmp.Or(n.outermost, n)
+	outermost.sites++
 	n.hosts++
-	inner := &Network{t: t, name: n.name, dir: n.dir, outside: n.lan.Subnet.Address(n.hosts)}
+	inner := &Network{t: t, name: n.name, dir: n.dir, outside: n.lan.Subnet.Address(n.hosts), outermost: outermost}
 	t.Cleanup(inner.close)
 	var err error
-	inner.lan, err = hosts.NewNetwork(hosts.Subnet{V4: fmt.Sprintf("192.168.%d.", n.sites), V6: fmt.Sprintf("fd32:%x::", n.sites)})
+	inner.lan, err = hosts.NewNetwork(hosts.Subnet{V4: fmt.Sprintf("192.168.%d.", outermost.sites), V6: fmt.Sprintf("fd32:%x::", outermost.sites)})
 	if err == nil {
 		err = n.lan.Attach(n.hosts, inner.lan.NS, uplink, true)
 	}
@@ -97,6 +102,69 @@ func (n *Network) Behind(t T, kind NAT) *Network {
 		t.Fatalf("make network behind NAT: %v", err)
 	}
 	return inner
+}
+
+// ForgetConnections makes the router of a network behind NAT forget all connections, as when it restarts.
+func (n *Network) ForgetConnections() {
+	n.t.Helper()
+	err := hosts.Within(n.lan.NS, func() error { return netlink.ConntrackTableFlush(netlink.ConntrackTable) })
+	if err != nil {
+		n.t.Fatalf("make the router forget connections: %v", err)
+	}
+}
+
+// Move gives the router of a network behind NAT another address on outer, as a provider does.
+func (n *Network) Move(outer *Network) {
+	n.t.Helper()
+	outer.hosts++
+	before := n.outside
+	n.outside = outer.lan.Subnet.Address(outer.hosts)
+	err := hosts.Within(n.lan.NS, func() error {
+		link, err := netlink.LinkByName(uplink)
+		if err != nil {
+			return err
+		}
+		if err := netlink.AddrDel(link, onLink(before)); err != nil {
+			return err
+		}
+		if err := netlink.AddrAdd(link, onLink(n.outside)); err != nil {
+			return err
+		}
+		// The default route went with the old address.
+		return netlink.RouteReplace(&netlink.Route{Dst: everywhere, Gw: outer.lan.Subnet.Address(hosts.Gateway).AsSlice()})
+	})
+	if err != nil {
+		n.t.Fatalf("give the router another address: %v", err)
+	}
+	n.ForgetConnections()
+}
+
+var everywhere = &net.IPNet{IP: net.IPv4zero, Mask: net.CIDRMask(0, 32)}
+
+func onLink(address netip.Addr) *netlink.Addr {
+	return &netlink.Addr{IPNet: &net.IPNet{IP: address.AsSlice(), Mask: net.CIDRMask(24, 32)}}
+}
+
+// LimitMTU lets the link of a router to the outside have only packets up to a size in bytes. The router says nothing about longer ones
+// from inside, which it drops.
+func (n *Network) LimitMTU(size int) {
+	n.t.Helper()
+	rules := fmt.Sprintf("table inet short {\n chain through {\n type filter hook forward priority -5\n meta l4proto udp meta length > %d drop\n}\n}\n", size)
+	if err := nft(n.lan.NS, rules); err != nil {
+		n.t.Fatalf("limit the MTU: %v", err)
+	}
+}
+
+// DropUDP lets the router of a network behind NAT drop UDP packets from an address outside and to it, or nothing any more.
+func (n *Network) DropUDP(address netip.Addr) {
+	n.t.Helper()
+	rules := "table inet cut {}\ndelete table inet cut\n"
+	if address.IsValid() {
+		rules += fmt.Sprintf("table inet cut {\n chain through {\n type filter hook forward priority -5\n meta l4proto udp ip daddr %[1]s drop\n meta l4proto udp ip saddr %[1]s drop\n}\n}\n", address)
+	}
+	if err := nft(n.lan.NS, rules); err != nil {
+		n.t.Fatalf("drop UDP: %v", err)
+	}
 }
 
 // Outside returns the IPv4 address that the hosts of a network behind NAT have outside.

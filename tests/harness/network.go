@@ -27,10 +27,11 @@ type Network struct {
 	lock      *os.File
 	lan       *hosts.Network
 	hosts     int
-	// outside is the router's address, for a network behind NAT. sites counts the networks
-	// behind this one.
-	outside netip.Addr
-	sites   int
+	// outside is the router's address, for a network behind NAT. outermost is the network behind whose NATs this one is, or nil.
+	// sites counts the networks behind the outermost one.
+	outside   netip.Addr
+	outermost *Network
+	sites     int
 }
 
 // NewNetwork makes a network that is removed when the test ends. It also removes what killed test runs

@@ -1,5 +1,9 @@
 package config
 
+// vpnAuth is what users of k3s's VPN can do.
+const vpnAuth = "Remove the key. For nodes that do not reach each other, set flannel-backend: mesh on all servers, which needs no VPN. " +
+	"Or run the VPN on the host, and set node-ip to the address of the host in the VPN."
+
 // k3sKeys are the flags of `k3s server` and `k3s agent` as of v1.36, which are also the keys
 // of k3s's configuration file: those of its documentation, and those that its help does not
 // show. testdata says where each is documented. Sentences are for users.
@@ -139,8 +143,8 @@ var k3sKeys = []K3sKey{
 	{"flannel-iface", Same, "", ""},
 	{"flannel-conf", Same, "", "MTU, DirectRouting and PersistentKeepaliveInterval can be set, and on servers VNI and Port, which are then those of all nodes. kedge refuses a file whose other settings contradict flannel-backend or cluster-cidr."},
 	{"flannel-cni-conf", Refused, "", "kedge makes flannel's CNI configuration itself: remove the key. For other plugins bring a network of your own: see docs/own-cni.md."},
-	{"vpn-auth", Refused, "", "Remove the key, run the VPN on the host, and set node-ip to the address of the host in the VPN."},
-	{"vpn-auth-file", Refused, "", "Remove the key, run the VPN on the host, and set node-ip to the address of the host in the VPN."},
+	{"vpn-auth", Refused, "", vpnAuth},
+	{"vpn-auth-file", Refused, "", vpnAuth},
 	{"kubelet-arg", Same, "", ""},
 	{"kube-proxy-arg", Same, "", ""},
 	{"protect-kernel-defaults", Same, "", ""},

@@ -15,7 +15,7 @@ import (
 type Link struct {
 	// Server is the name of the server.
 	Server string
-	// UDP is where the Relay answers over UDP. It is not valid if the Relay does not.
+	// UDP is where the Relay may answer over UDP. It is not valid for the Relay in this process.
 	UDP    netip.AddrPort
 	first  welcome
 	frames chan []byte
@@ -58,7 +58,7 @@ func Serve(ctx context.Context, host netip.Addr, stream io.ReadWriteCloser, rece
 		return fmt.Errorf("decode the welcome of a server: %w", err)
 	}
 	l.Server = l.first.Server
-	if host.IsValid() && l.first.Port != 0 {
+	if host.IsValid() {
 		l.UDP = netip.AddrPortFrom(host.Unmap(), l.first.Port)
 	}
 	sender := &attachment{frames: l.frames}

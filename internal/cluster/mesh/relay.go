@@ -31,7 +31,7 @@ const (
 type welcome struct {
 	// Server is the name of the server.
 	Server string `json:"server"`
-	// Session and Key are for hellos to the UDP port Port. If Port is 0, the Relay has no UDP.
+	// Session and Key are for hellos to the UDP port Port.
 	Session ID     `json:"session"`
 	Key     Key    `json:"key"`
 	Port    uint16 `json:"port"`
@@ -40,53 +40,45 @@ type welcome struct {
 // Relay passes datagrams on between the nodes of the cluster. Each server has one. It is safe for concurrent use.
 type Relay struct {
 	server string
+	port   uint16
 	rate   rate.Limit
 	log    *logrus.Entry
+	// send sends a packet from the UDP port. It is nil until that is open.
+	send atomic.Pointer[func(to netip.AddrPort, packet []byte)]
 
 	// passed and refused are the numbers of bytes that were passed on, and those that were not because of the rate.
 	passed, refused atomic.Uint64
 
 	mu        sync.RWMutex
-	udp       *udp                           // guarded by mu: nil without UDP
 	nodes     map[ID][]*attachment           // guarded by mu: the newest is the last
 	sessions  map[ID]*attachment             // guarded by mu
 	addresses map[netip.AddrPort]*attachment // guarded by mu
 }
 
-// udp is how a Relay sends packets.
-type udp struct {
-	port uint16
-	send func(to netip.AddrPort, packet []byte)
-}
-
-// NewRelay returns the Relay of a server. Each node may send bytesPerSecond through it, or as much as it can if that is 0.
-func NewRelay(server string, bytesPerSecond int64) *Relay {
+// NewRelay returns the Relay of a server, which will have a UDP port. Each node may send bytesPerSecond through it, or as much as
+// it can if that is 0.
+func NewRelay(server string, port uint16, bytesPerSecond int64) *Relay {
 	limit := rate.Inf
 	if bytesPerSecond > 0 {
 		limit = rate.Limit(bytesPerSecond)
 	}
 	return &Relay{
-		server: server, rate: limit, log: logrus.WithField("component", "mesh-relay"),
+		server: server, port: port, rate: limit, log: logrus.WithField("component", "mesh-relay"),
 		nodes: map[ID][]*attachment{}, sessions: map[ID]*attachment{}, addresses: map[netip.AddrPort]*attachment{},
 	}
 }
 
-// UseUDP lets nodes that attach from now on use the UDP port. send sends a packet from it. The caller gives packets that
-// arrive there to Packet.
-func (r *Relay) UseUDP(port uint16, send func(to netip.AddrPort, packet []byte)) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.udp = &udp{port, send}
-}
+// UseUDP says that the UDP port is open. send sends a packet from it. The caller gives packets that arrive there to Packet.
+func (r *Relay) UseUDP(send func(to netip.AddrPort, packet []byte)) { r.send.Store(&send) }
 
-// Listen serves the UDP port on all addresses until ctx ends. It is for a server without a node. On a node, WireGuard has the port.
-func (r *Relay) Listen(ctx context.Context, port uint16) error {
-	conn, err := net.ListenUDP("udp", &net.UDPAddr{Port: int(port)})
+// Listen opens the UDP port, and serves it on all addresses until ctx ends. It is for a server without a node. On a node, WireGuard has the port.
+func (r *Relay) Listen(ctx context.Context) error {
+	conn, err := net.ListenUDP("udp", &net.UDPAddr{Port: int(r.port)})
 	if err != nil {
-		return fmt.Errorf("open UDP port %d for the mesh: %w", port, err)
+		return fmt.Errorf("open UDP port %d for the mesh: %w", r.port, err)
 	}
 	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
-	r.UseUDP(port, func(to netip.AddrPort, packet []byte) { _, _ = conn.WriteToUDPAddrPort(packet, to) })
+	r.UseUDP(func(to netip.AddrPort, packet []byte) { _, _ = conn.WriteToUDPAddrPort(packet, to) })
 	buffer := make([]byte, 2*MaxDatagram)
 	for {
 		n, from, err := conn.ReadFromUDPAddrPort(buffer)
@@ -94,7 +86,7 @@ func (r *Relay) Listen(ctx context.Context, port uint16) error {
 			return nil
 		}
 		if err != nil {
-			return fmt.Errorf("read UDP port %d of the mesh: %w", port, err)
+			return fmt.Errorf("read UDP port %d of the mesh: %w", r.port, err)
 		}
 		r.Packet(netip.AddrPortFrom(from.Addr().Unmap(), from.Port()), buffer[:n])
 	}
@@ -107,7 +99,6 @@ func (r *Relay) Passed() (passed, refused uint64) { return r.passed.Load(), r.re
 type attachment struct {
 	id, session ID
 	key         Key
-	udp         *udp
 	limit       *rate.Limiter
 	frames      chan []byte
 
@@ -135,11 +126,7 @@ func (r *Relay) Attach(ctx context.Context, node string, stream io.ReadWriteClos
 	defer cancel()
 	r.add(a)
 	defer r.remove(a)
-	first := welcome{Server: r.server, Session: a.session, Key: a.key}
-	if a.udp != nil {
-		first.Port = a.udp.port
-	}
-	content, err := json.Marshal(first)
+	content, err := json.Marshal(welcome{Server: r.server, Session: a.session, Key: a.key, Port: r.port})
 	if err != nil {
 		return fmt.Errorf("encode welcome: %w", err)
 	}
@@ -166,7 +153,6 @@ func burst(limit rate.Limit) int { return max(256<<10, int(min(float64(limit)/10
 func (r *Relay) add(a *attachment) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	a.udp = r.udp
 	r.nodes[a.id] = append(slices.Clone(r.nodes[a.id]), a)
 	r.sessions[a.session] = a
 }
@@ -203,7 +189,7 @@ func (r *Relay) pass(from *attachment, to ID, datagram []byte) bool {
 	r.passed.Add(uint64(len(datagram)))
 	receiver := all[len(all)-1]
 	if address := receiver.address(); address.IsValid() {
-		receiver.udp.send(address, Wrap(KindDeliver, from.id, datagram))
+		(*r.send.Load())(address, Wrap(KindDeliver, from.id, datagram))
 	} else {
 		receiver.queue(appendFrame(make([]byte, 0, frameHead+len(datagram)), frameData, from.id, datagram))
 	}
@@ -234,7 +220,8 @@ func (r *Relay) hello(from netip.AddrPort, packet []byte) {
 	r.mu.RLock()
 	a := r.sessions[session]
 	r.mu.RUnlock()
-	if !ok || a == nil {
+	send := r.send.Load()
+	if !ok || a == nil || send == nil {
 		return
 	}
 	number, _, err := OpenHello(packet, &a.key)
@@ -246,7 +233,7 @@ func (r *Relay) hello(from netip.AddrPort, packet []byte) {
 	if r.sessions[session] != a || !a.move(number, from, r.addresses) {
 		return
 	}
-	a.udp.send(from, sealHello(KindSeen, session, &a.key, number, from))
+	(*send)(from, sealHello(KindSeen, session, &a.key, number, from))
 }
 
 // move takes the address of a hello, unless the hello is an older one that somebody has sent again.

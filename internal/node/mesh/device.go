@@ -56,7 +56,7 @@ func (m *Mesh) Start(own []netip.Addr) error {
 	m.known.Store(&m.peers)
 	m.mu.Unlock()
 	if m.cfg.Relay != nil {
-		m.cfg.Relay.UseUDP(m.cfg.Port, m.socket.sendTo)
+		m.cfg.Relay.UseUDP(m.socket.sendTo)
 	}
 	return nil
 }

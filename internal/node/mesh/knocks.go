@@ -8,7 +8,7 @@ import (
 	"github.com/kedge-dev/kedge/internal/cluster/mesh"
 )
 
-// ping tries a way. After the first pong, a ping of the size of the longest packet tries whether those arrive.
+// ping tries a way. After the first pong, pings of the size of the longest packet try whether those arrive.
 func (p *peer) ping(w *way, now time.Time) {
 	if p.shared == nil {
 		return
@@ -16,9 +16,9 @@ func (p *peer) ping(w *way, now time.Time) {
 	m := p.mesh
 	m.number++
 	knock := mesh.Knock{Message: mesh.Ping, Number: m.number}
-	if !w.lastPong.IsZero() && !w.wide {
+	if !w.lastPong.IsZero() && now.Sub(w.askedAt) >= widthEvery {
 		knock.Padding = widest - mesh.KnockSize
-		w.asked = knock.Number
+		w.asked, w.askedAt = knock.Number, now
 		w.sent(knock.Number, now)
 		m.sendKnock(p, w, &knock)
 		m.number++

@@ -5,7 +5,7 @@
 //
 // Ways are looked for only while packets go to a node. Then this node sends pings by each way, and the other node answers. A
 // call through the Relays asks the other node to knock at this node's addresses, so that NATs on both sides let packets in. The
-// way in use is tried every two seconds, and replaced when it does not answer. If nobody talks, nothing is sent.
+// way in use is tried every second, and replaced when it does not answer. If nobody talks, nothing is sent.
 package mesh
 
 import (

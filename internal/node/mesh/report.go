@@ -3,7 +3,9 @@ package mesh
 import (
 	"cmp"
 	"encoding/json"
+	"fmt"
 	"net/http"
+	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -38,6 +40,8 @@ type Way struct {
 	Loss      float64 `json:"loss,omitempty"`
 	// MTU is the size of the longest packet of a pod, in bytes.
 	MTU int `json:"mtu,omitempty"`
+	// Why says why the way is not a better one.
+	Why string `json:"why,omitempty"`
 }
 
 // Ways returns how this node reaches each other node, in the order of their names.
@@ -65,9 +69,9 @@ func (p *peer) describe(now time.Time) Way {
 	}
 	told.Way, told.By, told.MTU = Direct, w.address.String(), narrowMTU
 	if w.link != nil {
-		told.Way, told.By = RelayedByTCP, w.link.Server
-		if _, udp := w.link.Seen(); udp {
-			told.Way = Relayed
+		told.Way, told.By, told.Why = Relayed, w.link.Server, p.whyRelayed(now)
+		if _, udp := w.link.Seen(); !udp {
+			told.Way = RelayedByTCP
 		}
 	}
 	if w.wide {
@@ -75,6 +79,35 @@ func (p *peer) describe(now time.Time) Way {
 	}
 	told.RoundTrip, told.Loss = float64(w.rtt)/float64(time.Millisecond), w.loss()
 	return told
+}
+
+// whyRelayed tells why there is no direct way.
+func (p *peer) whyRelayed(now time.Time) string {
+	m := p.mesh
+	if now.Sub(p.began) < searchSteps[len(searchSteps)-1] {
+		return "a direct way is being looked for"
+	}
+	tried, seen := 0, map[netip.AddrPort]bool{}
+	for _, w := range p.ways {
+		if w.direct() {
+			tried++
+		}
+	}
+	udp := false
+	for _, link := range m.links {
+		address, usable := link.Seen()
+		udp = udp || usable
+		if address.IsValid() {
+			seen[address] = true
+		}
+	}
+	switch {
+	case !udp && m.cfg.Relay == nil:
+		return fmt.Sprintf("no server answers at UDP port %d: open the port on the servers, and UDP to the outside at this node", m.cfg.Port)
+	case len(seen) > 1:
+		return "the NAT of this node gives it another port for each destination: forward a UDP port to this node, or use another router"
+	}
+	return fmt.Sprintf("none of %d addresses of the node answers: a NAT or firewall at one end lets no UDP packets in from the other node", tried)
 }
 
 // ServeHTTP answers with the ways as JSON.

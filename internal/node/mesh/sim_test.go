@@ -37,6 +37,8 @@ type internet struct {
 	// broken are pairs of addresses between which nothing passes.
 	broken map[[2]netip.Addr]bool
 	sent   int
+	// longest is the size of the longest packet that passes, if it is not 0.
+	longest int
 }
 
 // nat translates addresses of the hosts behind it.
@@ -113,6 +115,9 @@ func (h *simHost) send(to netip.AddrPort, packet []byte) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	i.sent++
+	if i.longest > 0 && len(packet) > i.longest {
+		return
+	}
 	from := netip.AddrPortFrom(h.address, mesh.DefaultPort)
 	target := i.hosts[to.Addr()]
 	if h.nat != nil {
@@ -192,9 +197,9 @@ func (s stream) Write(p []byte) (int, error) {
 }
 
 func (i *internet) newServer(t *testing.T, address string) *simServer {
-	s := &simServer{simHost: &simHost{t: t, net: i, address: netip.MustParseAddr(address)}, relay: mesh.NewRelay("server-"+address, 0)}
+	s := &simServer{simHost: &simHost{t: t, net: i, address: netip.MustParseAddr(address)}, relay: mesh.NewRelay("server-"+address, mesh.DefaultPort, 0)}
 	s.packet = s.relay.Packet
-	s.relay.UseUDP(mesh.DefaultPort, s.send)
+	s.relay.UseUDP(s.send)
 	i.hosts[s.address] = s.simHost
 	return s
 }

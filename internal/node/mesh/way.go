@@ -10,11 +10,13 @@ import (
 
 const (
 	// pingEvery is how often the way in use is tried.
-	pingEvery = 2 * time.Second
+	pingEvery = time.Second
 	// trusted is how long a way is used after its last pong. Then another one takes its place.
-	trusted = 3 * pingEvery
+	trusted = 4 * pingEvery
 	// pongPatience is how long after a ping its pong counts.
 	pongPatience = 5 * time.Second
+	// widthEvery is how often a ping of the whole MTU is sent.
+	widthEvery = 10 * time.Second
 	// outcomes is how many pings the loss is about.
 	outcomes = 20
 )
@@ -31,9 +33,11 @@ type way struct {
 	pings map[uint64]time.Time
 	// lost says of the last pings whether their pong has come, the newest last.
 	lost []bool
-	// wide is true if a packet of the whole MTU has arrived by this way. asked is the ping that finds that out.
-	wide  bool
-	asked uint64
+	// wide is true if a packet of the whole MTU has arrived by this way. asked is the last ping of this size, and askedAt when it
+	// was sent.
+	wide    bool
+	asked   uint64
+	askedAt time.Time
 }
 
 func (w *way) direct() bool { return w.link == nil }
@@ -57,6 +61,7 @@ func (w *way) expire(now time.Time) {
 		if now.Sub(at) > pongPatience {
 			delete(w.pings, number)
 			w.count(true)
+			w.wide = w.wide && number != w.asked
 		}
 	}
 }

@@ -169,6 +169,29 @@ func (h *simHost) address0(to *simHost) netip.AddrPort {
 	return netip.AddrPort{}
 }
 
+// TestWidth follows how long packets may be.
+func TestWidth(t *testing.T) {
+	run(t, func(ctx context.Context, t *testing.T, i *internet) {
+		one, two, _ := i.pair(ctx, t, portRestricted, symmetric)
+		converse(ctx, one, two, 5*time.Minute)
+		for _, longest := range []int{0, 1400, 0} {
+			i.mu.Lock()
+			i.longest = longest
+			i.mu.Unlock()
+			time.Sleep(2 * widthEvery)
+			for _, h := range []*simHost{one, two} {
+				want := narrowMTU
+				if longest == 0 {
+					want = MTU
+				}
+				if ways := h.mesh.Ways(); len(ways) != 1 || ways[0].MTU != want {
+					t.Errorf("while packets of %d bytes pass: %+v", longest, ways)
+				}
+			}
+		}
+	})
+}
+
 // TestSameSite lets two nodes behind the same NAT meet in their own network.
 func TestSameSite(t *testing.T) {
 	run(t, func(ctx context.Context, t *testing.T, i *internet) {

@@ -22,6 +22,9 @@ type site struct {
 	nat harness.NAT
 }
 
+// neighbor is behind the NAT of the site "symmetric", and inner behind one more.
+var neighbor, inner = site{"neighbor", ""}, site{"inner", ""}
+
 // TestMatrix finds the way between each two nodes.
 func TestMatrix(t *testing.T) {
 	harness.Require(t)
@@ -32,12 +35,25 @@ func TestMatrix(t *testing.T) {
 		{"symmetric", harness.Symmetric}, {"tcp", harness.NoUDP},
 	}
 	for _, s := range sites[1:] {
-		c.Join(network.Behind(t, s.nat), s.name)
+		behind := network.Behind(t, s.nat)
+		c.Join(behind, s.name)
+		if s.nat == harness.Symmetric {
+			c.Join(behind, neighbor.name) // in the same network as another node
+			c.Join(behind.Behind(t, harness.PortRestricted), inner.name)
+		}
 	}
 	m := &meshed{c, map[string]string{}}
 	for _, s := range sites {
 		m.ips[s.name] = c.RunWeb("on-"+s.name, s.name).Status.PodIP
 	}
+	for _, s := range []site{neighbor, inner} {
+		m.ips[s.name] = c.RunWeb("on-"+s.name, s.name).Status.PodIP
+	}
+	t.Run("behind one NAT", func(t *testing.T) { m.in(t).talk(sites[4], neighbor) })
+	t.Run("behind two NATs", func(t *testing.T) {
+		m.in(t).talk(sites[0], inner)
+		m.in(t).talk(sites[4], inner)
+	})
 	for i, a := range sites {
 		for _, b := range sites[i+1:] {
 			t.Run(a.name+" and "+b.name, func(t *testing.T) { m.in(t).talk(a, b) })
@@ -63,7 +79,8 @@ func way(from, to site) string {
 	switch {
 	case from.nat == harness.NoUDP, from.nat == "" && to.nat == harness.NoUDP: // the server has the Relay in its own process
 		return "relayed by TCP"
-	case to.nat == harness.NoUDP, from.nat == harness.PortRestricted && to.nat == harness.Symmetric, from.nat == harness.Symmetric && to.nat == harness.PortRestricted:
+	case to.nat == harness.NoUDP, from.nat == harness.PortRestricted && to.nat == harness.Symmetric, from.nat == harness.Symmetric && to.nat == harness.PortRestricted,
+		from.nat == harness.Symmetric && to.nat == harness.Symmetric:
 		return "relayed"
 	}
 	return "direct"

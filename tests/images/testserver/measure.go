@@ -9,6 +9,7 @@ import (
 	"os"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -32,6 +33,8 @@ type measured struct {
 	RoundTrip      float64 `json:"roundTrip"`
 	RoundTripP99   float64 `json:"roundTripP99"`
 	Connect        float64 `json:"connect"`
+	// Busy is how long the machine's processors worked for a Gbit.
+	Busy float64 `json:"busy"`
 }
 
 // serveMeasure answers measure.
@@ -88,9 +91,11 @@ func measure(address, seconds string) error {
 		return err
 	}
 	var result measured
+	began, before := time.Now(), busy()
 	if result.BytesPerSecond, err = throughput(address, time.Duration(duration*float64(time.Second))); err != nil {
 		return fmt.Errorf("throughput: %w", err)
 	}
+	result.Busy = (busy() - before) / (result.BytesPerSecond * time.Since(began).Seconds() * 8 / 1e9)
 	if err := result.roundTrips(address); err != nil {
 		return fmt.Errorf("round trips: %w", err)
 	}
@@ -98,6 +103,23 @@ func measure(address, seconds string) error {
 		return fmt.Errorf("connect: %w", err)
 	}
 	return json.NewEncoder(os.Stdout).Encode(result)
+}
+
+// busy returns for how many seconds all processors of the machine have worked since it has booted.
+func busy() float64 {
+	text, err := os.ReadFile("/proc/stat")
+	if err != nil {
+		return 0
+	}
+	line, _, _ := strings.Cut(string(text), "\n")
+	total := 0.0
+	for i, field := range strings.Fields(line)[1:] {
+		ticks, _ := strconv.ParseFloat(field, 64)
+		if i != 3 && i != 4 { // idle, and waiting for a disk
+			total += ticks
+		}
+	}
+	return total / 100
 }
 
 // throughput sends for a time over one connection. What counts is what the
