@@ -2,6 +2,7 @@ package mesh
 
 import (
 	"crypto/rand"
+	"encoding/base64"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -13,6 +14,19 @@ import (
 
 // Key is a key of Curve25519, or one that two nodes have in common.
 type Key [32]byte
+
+// MarshalText implements encoding.TextMarshaler, in the form in which WireGuard writes keys.
+func (k Key) MarshalText() ([]byte, error) { return base64.StdEncoding.AppendEncode(nil, k[:]), nil }
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (k *Key) UnmarshalText(text []byte) error {
+	bytes, err := base64.StdEncoding.AppendDecode(nil, text)
+	if err != nil || len(bytes) != len(k) {
+		return fmt.Errorf("%q is not a key", text)
+	}
+	copy(k[:], bytes)
+	return nil
+}
 
 // NewKeys makes a pair of keys.
 func NewKeys() (public, private Key, err error) {

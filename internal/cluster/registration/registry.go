@@ -172,7 +172,7 @@ func (r *Registry) secretIs(ctx context.Context, secret *corev1.Secret) {
 	r.registrations[registration.Node] = registration
 	_, exists := r.addresses[registration.Node]
 	switch {
-	case exists && !registration.Registered, !exists && registration.Registered:
+	case exists && !registration.Registered, !exists && registration.Registered, exists && !registration.Revoked.IsZero():
 		r.settleLocked(ctx, registration.Node, 0)
 	case !registration.Registered:
 		r.settleLocked(ctx, registration.Node, Patience-time.Since(registration.Joined))

@@ -21,10 +21,17 @@ var tunnelAnnotations = []struct{ data, address string }{
 	{"flannel.alpha.coreos.com/backend-v6-data", "flannel.alpha.coreos.com/public-ipv6"},
 }
 
+// typeAnnotation is flannel's annotation with the backend of a node. In the mesh, a public key stands for a node, at
+// whichever address.
+const (
+	typeAnnotation = "flannel.alpha.coreos.com/backend-type"
+	meshBackend    = "mesh"
+)
+
 // checkTunnels keeps a node from claiming another node's end of the tunnels. A
 // hardware address (VXLAN) or a public key (WireGuard) leads to one host, so the
 // other node's packets would go to this one. A host that has joined again under
-// another name may keep its end.
+// another name may keep its end, except in the mesh, where each start makes new keys.
 func (p *plugin) checkTunnels(ctx context.Context, a admission.Attributes) error {
 	node, was, err := metadata(a)
 	if err != nil {
@@ -32,7 +39,7 @@ func (p *plugin) checkTunnels(ctx context.Context, a admission.Attributes) error
 	}
 	said, before := node.GetAnnotations(), was.GetAnnotations()
 	for _, family := range tunnelAnnotations {
-		if said[family.data] == before[family.data] && said[family.address] == before[family.address] {
+		if said[family.data] == before[family.data] && said[family.address] == before[family.address] && said[typeAnnotation] == before[typeAnnotation] {
 			continue
 		}
 		end := readTunnelEnd(said[family.data])
@@ -42,7 +49,7 @@ func (p *plugin) checkTunnels(ctx context.Context, a admission.Attributes) error
 		}
 		for _, other := range others.Items {
 			if other.Name != node.GetName() && end.is(readTunnelEnd(other.Annotations[family.data])) &&
-				other.Annotations[family.address] != said[family.address] {
+				(other.Annotations[family.address] != said[family.address] || said[typeAnnotation] == meshBackend) {
 				return admission.NewForbidden(a, fmt.Errorf("node %s already has this tunnel address, at %s. If that node is gone, run `kubectl delete node %[1]s`",
 					other.Name, other.Annotations[family.address]))
 			}

@@ -2,6 +2,7 @@ package mesh
 
 import (
 	"fmt"
+	"net"
 	"strings"
 	"testing"
 	"time"
@@ -15,7 +16,7 @@ import (
 func TestUses(t *testing.T) {
 	harness.Require(t)
 	network := harness.NewNetwork(t)
-	c := &meshed{cluster.Start(t, network, "--flannel-backend=mesh"), map[string]string{}}
+	c := &meshed{cluster.Start(t, network, "--flannel-backend=mesh", "--node-label=topology.kubernetes.io/zone=cloud"), map[string]string{}}
 	shop, cabin := site{"shop", harness.PortRestricted}, site{"cabin", harness.Symmetric}
 	behind := map[string]*harness.Network{}
 	for _, s := range []site{shop, cabin} {
@@ -32,8 +33,8 @@ func TestUses(t *testing.T) {
 		for _, name := range []string{"shop", "cabin"} {
 			in.Answers("on-"+name, "http://web."+cluster.Namespace+".svc.cluster.local/", "on-server-1", "on-shop", "on-cabin")
 		}
-		answer, err := network.NewHost(t, "client").Get("http://" + c.Server.Host.Address.String() + ":" + port + "/")
-		if err != nil || !strings.HasPrefix(answer, "hostname=on-") {
+		answer, err := network.NewHost(t, "client").Get(net.JoinHostPort(c.Server.Host.Address.String(), port))
+		if err != nil || !strings.Contains(answer, "hostname=on-") {
 			t.Errorf("the NodePort answers %q (%v)", answer, err)
 		}
 	})
@@ -73,6 +74,7 @@ spec:
 		if output := in.Kubectl("exec", "door", "--", "/testserver", "fetch", "http://localhost:8080/"); strings.Contains(output, other) {
 			t.Errorf("the stranger has reached the door:\n%s", output)
 		}
+		in.Kubectl("delete", "networkpolicy", "friends")
 	})
 
 	t.Run("a way with a short MTU", func(t *testing.T) {
