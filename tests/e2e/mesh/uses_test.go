@@ -115,3 +115,29 @@ spec:
   terminationGracePeriodSeconds: 1
   containers: [{name: main, image: %[4]q, args: [knock, %[5]q]}]
 `
+
+// TestServerWithoutNode relays on a server that has no node, for pods with addresses of both families.
+func TestServerWithoutNode(t *testing.T) {
+	harness.Require(t)
+	network := harness.NewNetwork(t)
+	server := cluster.NewHost(t, network, "server-1").StartServer(t, "--flannel-backend=mesh", "--disable-agent",
+		"--cluster-cidr=10.42.0.0/16,fd00:42::/56", "--service-cidr=10.43.0.0/16,fd00:43::/112")
+	server.WaitAPI()
+	c := &meshed{cluster.Of(t, server), map[string]string{}}
+	left, right := site{"left", harness.Symmetric}, site{"right", harness.PortRestricted}
+	pods := map[string]string{}
+	for _, s := range []site{left, right} {
+		c.Join(network.Behind(t, s.nat), s.name)
+		pod := c.RunWeb("on-"+s.name, s.name)
+		c.ips[s.name] = pod.Status.PodIP
+		for _, ip := range pod.Status.PodIPs {
+			if strings.Contains(ip.IP, ":") {
+				pods[s.name] = ip.IP
+			}
+		}
+	}
+	c.talk(left, right)
+	for _, pair := range [][2]string{{"left", "right"}, {"right", "left"}} {
+		c.Answers("on-"+pair[0], "http://"+net.JoinHostPort(pods[pair[1]], cluster.WebPort)+"/", "on-"+pair[1])
+	}
+}
