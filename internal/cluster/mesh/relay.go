@@ -229,11 +229,11 @@ func (r *Relay) hello(from netip.AddrPort, packet []byte) {
 		return
 	}
 	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.sessions[session] != a || !a.move(number, from, r.addresses) {
-		return
+	moved := r.sessions[session] == a && a.move(number, from, r.addresses)
+	r.mu.Unlock()
+	if moved {
+		(*send)(from, sealHello(KindSeen, session, &a.key, number, from))
 	}
-	(*send)(from, sealHello(KindSeen, session, &a.key, number, from))
 }
 
 // move takes the address of a hello, unless the hello is an older one that somebody has sent again.

@@ -84,12 +84,12 @@ type Mesh struct {
 	known atomic.Pointer[map[mesh.ID]*peer]
 
 	mu     sync.Mutex
-	peers  map[mesh.ID]*peer // guarded by mu
-	links  []*mesh.Link      // guarded by mu
-	hellos map[*mesh.Link]time.Time
-	number uint64           // guarded by mu: of the last knock
-	own    []netip.AddrPort // guarded by mu: the addresses of this host
-	looked time.Time        // guarded by mu: when own was read
+	peers  map[mesh.ID]*peer        // guarded by mu
+	links  []*mesh.Link             // guarded by mu
+	hellos map[*mesh.Link]time.Time // guarded by mu: when the last hello was sent
+	number uint64                   // guarded by mu: of the last knock
+	own    []netip.AddrPort         // guarded by mu: the addresses of this host
+	looked time.Time                // guarded by mu: when own was read
 }
 
 // transport is what packets go through.

@@ -139,6 +139,7 @@ func (p *peer) addAddress(address netip.AddrPort) *way {
 func (p *peer) choose(now time.Time) {
 	before := p.current
 	if before != nil && !before.isTrusted(now) && !before.lastPong.IsZero() {
+		before.lastPong = time.Time{} // so that its loss begins one search
 		p.search(now)
 	}
 	working := slices.DeleteFunc(slices.Clone(p.ways), func(w *way) bool { return !w.isTrusted(now) })

@@ -75,6 +75,8 @@ func (i *internet) newNAT(kind natKind, public string) *nat {
 		return nil
 	}
 	n := &nat{kind: kind, public: netip.MustParseAddr(public), inside: map[netip.Addr]*simHost{}, ports: map[[2]netip.AddrPort]uint16{}, inner: map[uint16]netip.AddrPort{}, allowed: map[uint16][]netip.AddrPort{}, next: 30000}
+	i.mu.Lock()
+	defer i.mu.Unlock()
 	i.nats[n.public] = n
 	return n
 }
@@ -200,6 +202,8 @@ func (i *internet) newServer(t *testing.T, address string) *simServer {
 	s := &simServer{simHost: &simHost{t: t, net: i, address: netip.MustParseAddr(address)}, relay: mesh.NewRelay("server-"+address, mesh.DefaultPort, 0)}
 	s.packet = s.relay.Packet
 	s.relay.UseUDP(s.send)
+	i.mu.Lock()
+	defer i.mu.Unlock()
 	i.hosts[s.address] = s.simHost
 	return s
 }
@@ -208,11 +212,6 @@ func (i *internet) newServer(t *testing.T, address string) *simServer {
 func (i *internet) newNode(ctx context.Context, t *testing.T, name string, kind natKind, n *nat, address string, servers ...*simServer) *simHost {
 	t.Helper()
 	h := &simHost{t: t, net: i, address: netip.MustParseAddr(address), nat: n, relays: map[string]*mesh.Relay{}, closers: map[*simServer]context.CancelFunc{}}
-	if n != nil {
-		n.inside[h.address] = h
-	} else {
-		i.hosts[h.address] = h
-	}
 	m, err := New(Config{NodeName: name, Port: mesh.DefaultPort})
 	if err != nil {
 		t.Fatal(err)
@@ -225,6 +224,13 @@ func (i *internet) newNode(ctx context.Context, t *testing.T, name string, kind 
 	if kind == noUDP {
 		h.packet = func(netip.AddrPort, []byte) {}
 	}
+	i.mu.Lock()
+	if n != nil {
+		n.inside[h.address] = h
+	} else {
+		i.hosts[h.address] = h
+	}
+	i.mu.Unlock()
 	go m.Run(ctx)
 	for _, s := range servers {
 		h.connect(ctx, s)
