@@ -61,6 +61,9 @@ func (m *Mesh) Start(own []netip.Addr) error {
 	return nil
 }
 
+// Removed returns a channel that is closed when somebody has removed the interface. Start makes it again, after Stop.
+func (m *Mesh) Removed() <-chan struct{} { return m.device.gone() }
+
 // Stop removes the interface.
 func (m *Mesh) Stop() { m.device.close() }
 
@@ -135,6 +138,9 @@ func (d *userspace) route(p Peer, wide bool) error {
 	}
 	return nil
 }
+
+// gone implements device.
+func (d *userspace) gone() <-chan struct{} { return d.wireguard.Wait() }
 
 // close implements device.
 func (d *userspace) close() { d.wireguard.Close() }

@@ -109,6 +109,8 @@ type device interface {
 	remove(Peer) error
 	// setWide says that packets of the whole MTU reach the peer, or not.
 	setWide(p Peer, wide bool)
+	// gone is closed when somebody has removed the interface.
+	gone() <-chan struct{}
 	close()
 }
 

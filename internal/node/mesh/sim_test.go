@@ -172,10 +172,11 @@ func (simTransport) again(*peer) {}
 
 type noDevice struct{}
 
-func (noDevice) set(Peer) error     { return nil }
-func (noDevice) remove(Peer) error  { return nil }
-func (noDevice) setWide(Peer, bool) {}
-func (noDevice) close()             {}
+func (noDevice) set(Peer) error        { return nil }
+func (noDevice) remove(Peer) error     { return nil }
+func (noDevice) setWide(Peer, bool)    {}
+func (noDevice) gone() <-chan struct{} { return nil }
+func (noDevice) close()                {}
 
 // simServer is a server with a Relay.
 type simServer struct {

@@ -85,6 +85,9 @@ func (m *meshNetwork) Run(ctx context.Context) {
 		}
 		select {
 		case <-m.leases.changed:
+		case <-m.mesh.Removed():
+			m.leases.again()
+			return
 		case <-ctx.Done():
 			return
 		}

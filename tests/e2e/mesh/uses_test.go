@@ -77,6 +77,15 @@ spec:
 		in.Kubectl("delete", "networkpolicy", "friends")
 	})
 
+	t.Run("after the interface was removed", func(t *testing.T) {
+		if output, err := c.Server.Host.Command(t.Context(), "ip", "link", "delete", "kedge-mesh").CombinedOutput(); err != nil {
+			t.Fatalf("remove the interface: %v: %s", err, output)
+		}
+		in := c.in(t)
+		in.Answers("on-server-1", "http://"+c.ips["shop"]+":"+cluster.WebPort+"/", "on-shop")
+		in.Answers("on-shop", "http://"+c.ips["server-1"]+":"+cluster.WebPort+"/", "on-server-1")
+	})
+
 	t.Run("a way with a short MTU", func(t *testing.T) {
 		behind["shop"].LimitMTU(1380)
 		in := c.in(t)
