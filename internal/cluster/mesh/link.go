@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/netip"
@@ -52,7 +53,7 @@ func Serve(ctx context.Context, host netip.Addr, stream io.ReadWriteCloser, rece
 	}
 	l := &Link{frames: make(chan []byte, queue), number: uint64(time.Now().UnixNano())}
 	if f.kind != frameWelcome {
-		return errNoWelcome
+		return errors.New("the stream of a server does not begin with a welcome")
 	}
 	if err := json.Unmarshal(f.payload, &l.first); err != nil {
 		return fmt.Errorf("decode the welcome of a server: %w", err)
@@ -61,10 +62,9 @@ func Serve(ctx context.Context, host netip.Addr, stream io.ReadWriteCloser, rece
 	if host.IsValid() {
 		l.UDP = netip.AddrPortFrom(host.Unmap(), l.first.Port)
 	}
-	sender := &attachment{frames: l.frames}
 	writing.Go(func() {
 		defer cancel()
-		sender.write(ctx, stream)
+		writeFrames(ctx, stream, l.frames)
 	})
 	receiver.Opened(l)
 	defer receiver.Closed(l)

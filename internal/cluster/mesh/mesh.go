@@ -2,9 +2,9 @@
 // find out how they reach each other. A Relay on each server passes on datagrams between nodes that have not found a direct
 // way. The package node/mesh is the nodes' part. The boot lists in packages agent and server connect the two.
 //
-// A node has a stream to the Relay of each server, in its tunnel. Over UDP, the Relay answers at the port of the mesh,
-// which is also the one of WireGuard: packets of the mesh begin with another byte. What the Relay passes on is encrypted
-// from node to node, so a server can neither read nor change it.
+// A node has a stream to the Relay of each server, in its tunnel. The Relay also has a UDP port. WireGuard and the mesh share
+// that port, because their packets begin with different bytes. Nodes encrypt datagrams for each other, so a Relay can
+// neither read nor change them.
 package mesh
 
 import (

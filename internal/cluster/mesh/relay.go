@@ -3,8 +3,8 @@ package mesh
 import (
 	"bufio"
 	"context"
+	"crypto/rand"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -14,7 +14,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/sirupsen/logrus"
 	"golang.org/x/time/rate"
 )
 
@@ -42,7 +41,6 @@ type Relay struct {
 	server string
 	port   uint16
 	rate   rate.Limit
-	log    *logrus.Entry
 	// send sends a packet from the UDP port. It is nil until that is open.
 	send atomic.Pointer[func(to netip.AddrPort, packet []byte)]
 
@@ -63,7 +61,7 @@ func NewRelay(server string, port uint16, bytesPerSecond int64) *Relay {
 		limit = rate.Limit(bytesPerSecond)
 	}
 	return &Relay{
-		server: server, port: port, rate: limit, log: logrus.WithField("component", "mesh-relay"),
+		server: server, port: port, rate: limit,
 		nodes: map[ID][]*attachment{}, sessions: map[ID]*attachment{}, addresses: map[netip.AddrPort]*attachment{},
 	}
 }
@@ -111,14 +109,8 @@ type attachment struct {
 // Attach serves the stream of a node until the stream or ctx ends. The caller has verified that it is a stream of the node.
 func (r *Relay) Attach(ctx context.Context, node string, stream io.ReadWriteCloser) error {
 	a := &attachment{id: IDOf(node), limit: rate.NewLimiter(r.rate, burst(r.rate)), frames: make(chan []byte, queue)}
-	var err error
-	if a.key, _, err = NewKeys(); err != nil { // any random bytes would do
-		return err
-	}
-	copy(a.session[:], a.key[len(a.key)-len(a.session):])
-	if a.key, _, err = NewKeys(); err != nil {
-		return err
-	}
+	_, _ = rand.Read(a.session[:]) // it never fails
+	_, _ = rand.Read(a.key[:])
 	ctx, cancel := context.WithCancel(ctx)
 	defer context.AfterFunc(ctx, func() { _ = stream.Close() })()
 	var writing sync.WaitGroup
@@ -133,7 +125,7 @@ func (r *Relay) Attach(ctx context.Context, node string, stream io.ReadWriteClos
 	a.frames <- appendFrame(nil, frameWelcome, ID{}, content)
 	writing.Go(func() {
 		defer cancel()
-		a.write(ctx, stream)
+		writeFrames(ctx, stream, a.frames)
 	})
 	reader, buffer := bufio.NewReaderSize(stream, 16<<10), make([]byte, MaxDatagram)
 	for {
@@ -182,7 +174,7 @@ func (r *Relay) pass(from *attachment, to ID, datagram []byte) bool {
 	if len(all) == 0 {
 		return false
 	}
-	if !from.limit.AllowN(time.Now(), len(datagram)) {
+	if !from.limit.AllowN(time.Now(), Overhead+len(datagram)) {
 		r.refused.Add(uint64(len(datagram)))
 		return true
 	}
@@ -269,14 +261,14 @@ func (a *attachment) queue(frame []byte) {
 	}
 }
 
-// write writes frames to the stream until that fails or ctx ends.
-func (a *attachment) write(ctx context.Context, stream io.Writer) {
+// writeFrames writes frames to a stream until that fails or ctx ends.
+func writeFrames(ctx context.Context, stream io.Writer, frames <-chan []byte) {
 	writer := bufio.NewWriterSize(stream, 16<<10)
 	for {
 		select {
-		case frame := <-a.frames:
+		case frame := <-frames:
 			_, err := writer.Write(frame)
-			if err == nil && len(a.frames) == 0 {
+			if err == nil && len(frames) == 0 {
 				err = writer.Flush()
 			}
 			if err != nil {
@@ -287,6 +279,3 @@ func (a *attachment) write(ctx context.Context, stream io.Writer) {
 		}
 	}
 }
-
-// errNoWelcome is the fault of a stream that does not begin with a welcome.
-var errNoWelcome = errors.New("the server's stream does not begin with a welcome")

@@ -36,7 +36,7 @@ func (p *peer) call(now time.Time) {
 	}
 	m := p.mesh
 	m.number++
-	knock := mesh.Knock{Message: mesh.Answer, Number: m.number, Addresses: m.ownAddresses()}
+	knock := mesh.Knock{Message: mesh.Answer, Number: m.number, Addresses: m.ownAddressesLocked()}
 	if p.talks(now) {
 		knock.Message = mesh.Call
 	}

@@ -10,6 +10,7 @@ package mesh
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -308,20 +309,32 @@ func (m *Mesh) Gone(link *mesh.Link, node mesh.ID) {
 	}
 }
 
-// SetPeers makes these the other nodes.
+// SetPeers makes these the other nodes. A node that cannot be added keeps no other one out. The next call tries it again.
 func (m *Mesh) SetPeers(all []Peer) error {
 	removed, changed := m.replace(all)
+	var faults []error
 	for _, p := range removed {
 		if err := m.device.remove(p.info); err != nil {
-			return fmt.Errorf("remove node %s: %w", p.info.Name, err)
+			faults = append(faults, fmt.Errorf("remove node %s: %w", p.info.Name, err))
 		}
 	}
 	for _, p := range changed {
 		if err := m.device.set(p.info); err != nil {
-			return fmt.Errorf("add node %s: %w", p.info.Name, err)
+			faults = append(faults, fmt.Errorf("add node %s: %w", p.info.Name, err))
+			m.forget(p.id)
 		}
 	}
-	return nil
+	return errors.Join(faults...)
+}
+
+// forget drops a peer.
+func (m *Mesh) forget(id mesh.ID) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	peers := maps.Clone(m.peers)
+	delete(peers, id)
+	m.peers = peers
+	m.known.Store(&peers)
 }
 
 // replace takes note of the peers, and returns those that are gone and those that are new or have changed. A peer with other
@@ -368,8 +381,8 @@ func (m *Mesh) allowed(address netip.AddrPort) bool {
 	return !slices.ContainsFunc(m.cfg.Reserved, func(r netip.Prefix) bool { return r.Contains(ip) })
 }
 
-// ownAddresses returns where this node may be reached: its own addresses, and those that Relays have seen. mu is held.
-func (m *Mesh) ownAddresses() []netip.AddrPort {
+// ownAddressesLocked returns where this node may be reached: its own addresses, and those that Relays have seen.
+func (m *Mesh) ownAddressesLocked() []netip.AddrPort {
 	if now := time.Now(); now.Sub(m.looked) > turnEvery {
 		m.own, m.looked = m.hostAddresses(), now
 	}

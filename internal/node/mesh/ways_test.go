@@ -2,6 +2,7 @@ package mesh
 
 import (
 	"context"
+	"errors"
 	"net/netip"
 	"slices"
 	"testing"
@@ -30,7 +31,7 @@ func (i *internet) cut(a, b string, broken bool) {
 	i.broken[[2]netip.Addr{from, to}], i.broken[[2]netip.Addr{to, from}] = broken, broken
 }
 
-// want wants a way within ten seconds, while both nodes talk.
+// want fails the test if a node does not reach another one by a way within ten seconds. Both nodes must be talking.
 func (h *simHost) want(to *simHost, way string) {
 	h.t.Helper()
 	for range 20 {
@@ -298,5 +299,38 @@ func TestAllowed(t *testing.T) {
 		if got := m.allowed(netip.MustParseAddrPort(text)); got != want {
 			t.Errorf("%s: %t", text, got)
 		}
+	}
+}
+
+// pickyDevice refuses a node.
+type pickyDevice struct {
+	noDevice
+	refused string
+	added   map[string]bool
+}
+
+func (d *pickyDevice) set(p Peer) error {
+	if p.Name == d.refused {
+		return errors.New("refused")
+	}
+	d.added[p.Name] = true
+	return nil
+}
+
+// TestRefusedPeer adds all nodes but one that the device refuses, and tries that one again.
+func TestRefusedPeer(t *testing.T) {
+	m, err := New(Config{NodeName: "own", Port: mesh.DefaultPort})
+	if err != nil {
+		t.Fatal(err)
+	}
+	device := &pickyDevice{refused: "a", added: map[string]bool{}}
+	m.device = device
+	peers := []Peer{{Name: "a"}, {Name: "b"}}
+	if err := m.SetPeers(peers); err == nil || !device.added["b"] {
+		t.Errorf("the device has %v, error: %v", device.added, err)
+	}
+	device.refused = ""
+	if err := m.SetPeers(peers); err != nil || !device.added["a"] {
+		t.Errorf("then the device has %v, error: %v", device.added, err)
 	}
 }

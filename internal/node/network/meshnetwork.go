@@ -3,10 +3,12 @@ package network
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/flannel-io/flannel/pkg/backend"
 	"github.com/flannel-io/flannel/pkg/ip"
@@ -14,11 +16,15 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
+	"github.com/kedge-dev/kedge/internal/base/loop"
 	"github.com/kedge-dev/kedge/internal/base/nodeobject"
 	meshwire "github.com/kedge-dev/kedge/internal/cluster/mesh"
 	"github.com/kedge-dev/kedge/internal/cluster/registration"
 	"github.com/kedge-dev/kedge/internal/node/mesh"
 )
+
+// meshRetry is the wait before nodes that could not be added are tried again.
+const meshRetry = 10 * time.Second
 
 // meshNetwork is the network of the flannel-backend mesh. It tells a Mesh which nodes there are.
 type meshNetwork struct {
@@ -71,6 +77,7 @@ func (m *meshNetwork) Run(ctx context.Context) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	running.Go(func() { m.mesh.Run(ctx) })
+	faults := loop.Faults{Log: m.leases.log}
 	for {
 		nodes, err := m.leases.nodes.List(labels.Everything())
 		if err == nil && slices.ContainsFunc(nodes, m.leases.isOwnAndChanged) {
@@ -78,13 +85,18 @@ func (m *meshNetwork) Run(ctx context.Context) {
 			return
 		}
 		if err == nil {
-			err = m.mesh.SetPeers(m.peers(nodes))
+			peers, unreadable := m.peers(nodes)
+			err = errors.Join(m.mesh.SetPeers(peers), unreadable)
 		}
+		var retry <-chan time.Time
 		if err != nil {
-			m.leases.log.Warnf("Some pods of other nodes may be out of reach: %v", err)
+			err = fmt.Errorf("some pods of other nodes are out of reach: %w", err)
+			retry = time.After(meshRetry)
 		}
+		faults.Tell(err)
 		select {
 		case <-m.leases.changed:
+		case <-retry:
 		case <-m.mesh.Removed():
 			m.leases.again()
 			return
@@ -94,20 +106,21 @@ func (m *meshNetwork) Run(ctx context.Context) {
 	}
 }
 
-// peers returns the other nodes that are in the mesh.
-func (m *meshNetwork) peers(nodes []*corev1.Node) (peers []mesh.Peer) {
+// peers returns the other nodes that are in the mesh, and why some are left out.
+func (m *meshNetwork) peers(nodes []*corev1.Node) (peers []mesh.Peer, unreadable error) {
+	var faults []error
 	for _, node := range nodes {
 		if node.Name == m.leases.nodeName || node.Annotations[annotationType] != meshBackend || node.Annotations[registration.NodeAnnotation] == registration.Revoked {
 			continue
 		}
 		peer, err := m.peer(node)
 		if err != nil {
-			m.leases.log.Warnf("Cannot reach the pods of node %s: %v", node.Name, err)
+			faults = append(faults, fmt.Errorf("node %s: %w", node.Name, err))
 			continue
 		}
 		peers = append(peers, peer)
 	}
-	return peers
+	return peers, errors.Join(faults...)
 }
 
 func (m *meshNetwork) peer(node *corev1.Node) (peer mesh.Peer, err error) {
